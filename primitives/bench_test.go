@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -74,7 +74,7 @@ func BenchmarkSameLockAgain(b *testing.B) {
 	})
 	for _, d := range []time.Duration{0, 5 * time.Millisecond} {
 		b.Run("linger "+d.String(), func(b *testing.B) {
-			c, name := NewClient(b, s.Client(b)), redistest.Name(b)
+			c, name := fixture.NewClient(b, s.Client(b)), redistest.Name(b)
 			pair(ctx, b, c.Lock(name, primitives.WithLinger(d))) // it also subscribes
 			b.ReportAllocs()
 			for b.Loop() {
@@ -89,7 +89,7 @@ func BenchmarkSameLockAgain(b *testing.B) {
 func BenchmarkPair(b *testing.B) {
 	s := redistest.Fresh(b)
 	rdb := s.Client(b)
-	f, l := newFloor(b, rdb, "floor"), NewClient(b, rdb).Lock("l")
+	f, l := newFloor(b, rdb, "floor"), fixture.NewClient(b, rdb).Lock("l")
 	b.Run("floor", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
@@ -126,7 +126,7 @@ func BenchmarkReaders(b *testing.B) {
 		b.Run(tt.name, func(b *testing.B) {
 			s := redistest.Fresh(b)
 			rdb := s.Client(b)
-			c := NewClient(b, rdb)
+			c := fixture.NewClient(b, rdb)
 			for range tt.others {
 				_, err := c.RWLock("rw").Reader().Acquire(b.Context(), primitives.WithLease(tt.lease))
 				require.NoError(b, err)
@@ -153,7 +153,7 @@ func BenchmarkPairs(b *testing.B) {
 	const n = 64
 	s := redistest.Fresh(b)
 	rdb := s.Client(b, func(o *redis.Options) { o.PoolSize = n })
-	c := NewClient(b, rdb)
+	c := fixture.NewClient(b, rdb)
 	b.Run("floor", func(b *testing.B) {
 		concurrently(b, n, func(i int) func() {
 			f := newFloor(b, rdb, "floor"+string(rune('a'+i)))
@@ -174,7 +174,7 @@ func BenchmarkContended(b *testing.B) {
 	const n = 100
 	s := redistest.Fresh(b)
 	rdb := s.Client(b, func(o *redis.Options) { o.PoolSize = n })
-	f, l := newFloor(b, rdb, "floor"), NewClient(b, rdb).Lock("l")
+	f, l := newFloor(b, rdb, "floor"), fixture.NewClient(b, rdb).Lock("l")
 	queue := make(chan struct{}, 1)
 	b.Run("floor", func(b *testing.B) {
 		concurrently(b, n, func(int) func() {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -22,17 +22,17 @@ import (
 // The watchdog renews a lock every third of its TTL for an hour, and not after its release.
 func TestClockWatchdogRenewsUntilRelease(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
-		hold := Acquire(t, t.Context(), b.L)
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+		hold := fixture.Acquire(t, t.Context(), b.L)
 		b.P.Record()
 		// The extra second keeps the release away from the instant of a renewal, which might be
 		// under way.
 		time.Sleep(time.Hour + time.Second)
-		RequireLive(t, hold.Context())
+		fixture.RequireLive(t, hold.Context())
 		require.NoError(t, hold.Check(t.Context()))
 		require.InDelta(t, 361, b.Tries(), 25)
 		require.InDelta(t, 30, b.S.Mini().TTL("l").Seconds(), 11)
-		Release(t, hold)
+		fixture.Release(t, hold)
 		b.P.Record()
 		time.Sleep(time.Hour)
 		require.Zero(t, b.Tries())
@@ -54,17 +54,17 @@ func TestClockLossIsReportedAtTheDeadline(t *testing.T) {
 		{"one second", time.Second, time.Second},
 		{"at most half a TTL", time.Hour, 15 * time.Second},
 	} {
-		RunBubble(t, tt.name, func(t *testing.T, b *BubbleTest) {
+		fixture.RunBubble(t, tt.name, func(t *testing.T, b *fixture.BubbleTest) {
 			var opts []primitives.ClientOption
 			if tt.margin >= 0 {
 				opts = append(opts, primitives.WithSafetyMargin(tt.margin))
 			}
-			l := NewClient(t, b.P.Client(t), opts...).Lock("l")
+			l := fixture.NewClient(t, b.P.Client(t), opts...).Lock("l")
 			began := time.Now()
-			hold := Acquire(t, t.Context(), l)
+			hold := fixture.Acquire(t, t.Context(), l)
 			require.Equal(t, began.Add(30*time.Second-tt.want), hold.ValidUntil())
 			b.P.BlackHole(true)
-			waiting := StartAcquire(t.Context(), b.Other)
+			waiting := fixture.StartAcquire(t.Context(), b.Other)
 			<-hold.Context().Done()
 			require.Equal(t, 30*time.Second-tt.want, time.Since(began))
 			require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
@@ -73,7 +73,7 @@ func TestClockLossIsReportedAtTheDeadline(t *testing.T) {
 			require.NoError(t, r.Err)
 			require.GreaterOrEqual(t, r.At.Sub(began), 30*time.Second)
 			require.Less(t, r.At.Sub(began), 30*time.Second+10*time.Millisecond)
-			Release(t, r.Hold)
+			fixture.Release(t, r.Hold)
 		})
 	}
 }
@@ -81,13 +81,13 @@ func TestClockLossIsReportedAtTheDeadline(t *testing.T) {
 // Outages of any kind that are shorter than the validity of a hold do not end it.
 func TestClockShortOutagesLoseNothing(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
-		hold := Acquire(t, t.Context(), b.L)
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+		hold := fixture.Acquire(t, t.Context(), b.L)
 		for range 7 {
 			for _, begin := range []func(){
 				func() { b.P.Refuse(true); b.P.Reset() },
 				func() { b.P.BlackHole(true) },
-				func() { b.P.DropReplies(math.MaxInt, Script) },
+				func() { b.P.DropReplies(math.MaxInt, fixture.Script) },
 			} {
 				failed := len(b.Heard.All(primitives.EventRenewFailed))
 				time.Sleep(5 * time.Second)
@@ -96,14 +96,14 @@ func TestClockShortOutagesLoseNothing(t *testing.T) {
 				b.P.Heal()
 				renewed := len(b.Heard.All(primitives.EventRenewed))
 				time.Sleep(3 * time.Second)
-				RequireLive(t, hold.Context())
+				fixture.RequireLive(t, hold.Context())
 				require.Greater(t, len(b.Heard.All(primitives.EventRenewFailed)), failed)
 				require.Greater(t, len(b.Heard.All(primitives.EventRenewed)), renewed, "renewed again")
 			}
 		}
 		require.NoError(t, hold.Check(t.Context()))
 		require.Error(t, b.Heard.All(primitives.EventRenewFailed)[0].Err)
-		Release(t, hold)
+		fixture.Release(t, hold)
 	})
 }
 
@@ -111,9 +111,9 @@ func TestClockShortOutagesLoseNothing(t *testing.T) {
 // that others need not wait for the safety margin to pass.
 func TestClockLease(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
 		began := time.Now()
-		hold := Acquire(t, t.Context(), b.L, primitives.WithLease(10*time.Second))
+		hold := fixture.Acquire(t, t.Context(), b.L, primitives.WithLease(10*time.Second))
 		b.P.Record()
 		<-hold.Context().Done()
 		require.Equal(t, 10*time.Second-102*time.Millisecond, time.Since(began))
@@ -129,60 +129,60 @@ func TestClockLease(t *testing.T) {
 // acquires in time.
 func TestClockMaxHoldEndsARenewedHold(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
 		began := time.Now()
-		hold := Acquire(t, t.Context(), b.L, primitives.WithMaxHold(time.Minute))
+		hold := fixture.Acquire(t, t.Context(), b.L, primitives.WithMaxHold(time.Minute))
 		time.Sleep(55 * time.Second)
-		RequireLive(t, hold.Context())
+		fixture.RequireLive(t, hold.Context())
 		<-hold.Context().Done()
 		require.Equal(t, time.Minute-602*time.Millisecond, time.Since(began))
-		next := Acquire(t, t.Context(), b.Other)
+		next := fixture.Acquire(t, t.Context(), b.Other)
 		require.LessOrEqual(t, time.Since(began), time.Minute, "no renewal extends the TTL beyond the maximum")
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		require.NoError(t, next.Check(t.Context()))
-		Release(t, next)
+		fixture.Release(t, next)
 	})
 }
 
 // A nested hold and its outer hold each keep their own lease or renewal.
 func TestClockNestedHoldsKeepTheirOwnLeases(t *testing.T) {
 	t.Parallel()
-	RunBubble(t, "a renewed hold outlives the outer lease", func(t *testing.T, b *BubbleTest) {
+	fixture.RunBubble(t, "a renewed hold outlives the outer lease", func(t *testing.T, b *fixture.BubbleTest) {
 		began := time.Now()
-		outer := Acquire(t, t.Context(), b.L, primitives.WithLease(20*time.Second))
-		inner := Acquire(t, context.WithoutCancel(outer.Context()), b.L)
+		outer := fixture.Acquire(t, t.Context(), b.L, primitives.WithLease(20*time.Second))
+		inner := fixture.Acquire(t, context.WithoutCancel(outer.Context()), b.L)
 		<-outer.Context().Done()
 		require.Equal(t, 20*time.Second-202*time.Millisecond, time.Since(began))
 		time.Sleep(10 * time.Minute)
-		RequireLive(t, inner.Context())
+		fixture.RequireLive(t, inner.Context())
 		require.NoError(t, inner.Check(t.Context()))
 		require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
 		require.NoError(t, inner.Check(t.Context()))
-		Release(t, inner)
+		fixture.Release(t, inner)
 		require.Empty(t, b.S.Mini().HGet("l", inner.ID()))
 	})
-	RunBubble(t, "the outer hold is renewed beyond nested leases", func(t *testing.T, b *BubbleTest) {
-		outer := Acquire(t, t.Context(), b.L)
-		inner := Acquire(t, outer.Context(), b.L, primitives.WithLease(time.Second))
-		long := Acquire(t, inner.Context(), b.L, primitives.WithLease(time.Hour))
+	fixture.RunBubble(t, "the outer hold is renewed beyond nested leases", func(t *testing.T, b *fixture.BubbleTest) {
+		outer := fixture.Acquire(t, t.Context(), b.L)
+		inner := fixture.Acquire(t, outer.Context(), b.L, primitives.WithLease(time.Second))
+		long := fixture.Acquire(t, inner.Context(), b.L, primitives.WithLease(time.Hour))
 		require.Equal(t, time.Hour, b.S.Mini().TTL("l"))
 		<-inner.Context().Done()
-		RequireLive(t, outer.Context())
+		fixture.RequireLive(t, outer.Context())
 		time.Sleep(50 * time.Minute)
 		require.NoError(t, outer.Check(t.Context()))
 		require.NoError(t, long.Check(t.Context()))
 		require.ErrorIs(t, inner.Release(t.Context()), primitives.ErrLost)
-		Release(t, long)
+		fixture.Release(t, long)
 		time.Sleep(time.Hour)
 		require.NoError(t, outer.Check(t.Context()), "the outer hold is still renewed")
-		Release(t, outer)
+		fixture.Release(t, outer)
 	})
-	RunBubble(t, "renewal ends with the release of the renewed hold", func(t *testing.T, b *BubbleTest) {
+	fixture.RunBubble(t, "renewal ends with the release of the renewed hold", func(t *testing.T, b *fixture.BubbleTest) {
 		began := time.Now()
-		outer := Acquire(t, t.Context(), b.L, primitives.WithLease(time.Minute))
-		inner := Acquire(t, outer.Context(), b.L)
+		outer := fixture.Acquire(t, t.Context(), b.L, primitives.WithLease(time.Minute))
+		inner := fixture.Acquire(t, outer.Context(), b.L)
 		time.Sleep(15 * time.Second)
-		Release(t, inner)
+		fixture.Release(t, inner)
 		b.P.Record()
 		<-outer.Context().Done()
 		require.Equal(t, time.Minute-602*time.Millisecond, time.Since(began))
@@ -196,9 +196,9 @@ func TestClockNestedHoldsKeepTheirOwnLeases(t *testing.T) {
 // Extend moves the deadline of a lease, which then ends exactly there.
 func TestClockExtend(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
 		began := time.Now()
-		hold := Acquire(t, t.Context(), b.L, primitives.WithLease(10*time.Second))
+		hold := fixture.Acquire(t, t.Context(), b.L, primitives.WithLease(10*time.Second))
 		time.Sleep(5 * time.Second)
 		require.NoError(t, hold.Extend(t.Context(), 20*time.Second))
 		require.Equal(t, began.Add(25*time.Second-202*time.Millisecond), hold.ValidUntil())
@@ -212,12 +212,12 @@ func TestClockExtend(t *testing.T) {
 // It subscribes to nothing.
 func TestClockPollingBacksOff(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
-		hold := Acquire(t, t.Context(), b.Other)
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+		hold := fixture.Acquire(t, t.Context(), b.Other)
 		b.P.Record()
 		l := b.C.Lock("l", primitives.WithPolling(100*time.Millisecond, 10*time.Second))
 		began := time.Now()
-		waiting := StartAcquire(t.Context(), l)
+		waiting := fixture.StartAcquire(t.Context(), l)
 		time.Sleep(5 * time.Minute)
 		var at []time.Duration
 		for _, c := range b.P.Commands() {
@@ -233,10 +233,10 @@ func TestClockPollingBacksOff(t *testing.T) {
 			require.LessOrEqual(t, pause, want*5/4+time.Millisecond, "pause %d", i)
 		}
 		require.Greater(t, len(at), 20)
-		Release(t, hold)
+		fixture.Release(t, hold)
 		r := <-waiting
 		require.NoError(t, r.Err)
-		Release(t, r.Hold)
+		fixture.Release(t, r.Hold)
 	})
 }
 
@@ -244,12 +244,12 @@ func TestClockPollingBacksOff(t *testing.T) {
 // for a lost message.
 func TestClockSlowPollIsSharedByWaiters(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
-		hold := Acquire(t, t.Context(), b.Other)
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+		hold := fixture.Acquire(t, t.Context(), b.Other)
 		ctx, cancel := context.WithCancel(t.Context())
-		var waiting []<-chan Result
+		var waiting []<-chan fixture.Result
 		for range 50 {
-			waiting = append(waiting, StartAcquire(ctx, b.L))
+			waiting = append(waiting, fixture.StartAcquire(ctx, b.L))
 		}
 		time.Sleep(5 * time.Second)
 		b.P.Record()
@@ -257,7 +257,7 @@ func TestClockSlowPollIsSharedByWaiters(t *testing.T) {
 		require.InDelta(t, 60, b.Tries(), 2)
 		b.P.DropMessages(true)
 		released := time.Now()
-		Release(t, hold)
+		fixture.Release(t, hold)
 		synctest.Wait()
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -271,7 +271,7 @@ func TestClockSlowPollIsSharedByWaiters(t *testing.T) {
 			}
 		}
 		require.NotNil(t, got, "no waiter has acquired after %v", time.Since(released))
-		Release(t, got)
+		fixture.Release(t, got)
 		cancel()
 	})
 }
@@ -279,8 +279,8 @@ func TestClockSlowPollIsSharedByWaiters(t *testing.T) {
 // A wait ends exactly at its limit, or with its context.
 func TestClockWaitEndsAtItsLimit(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
-		hold := Acquire(t, t.Context(), b.Other)
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+		hold := fixture.Acquire(t, t.Context(), b.Other)
 		began := time.Now()
 		_, err := b.L.Acquire(t.Context(), primitives.WithWait(1500*time.Millisecond))
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
@@ -291,7 +291,7 @@ func TestClockWaitEndsAtItsLimit(t *testing.T) {
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Equal(t, 2200*time.Millisecond, time.Since(began))
-		Release(t, hold)
+		fixture.Release(t, hold)
 	})
 }
 
@@ -305,13 +305,13 @@ func TestC22CommandsCarryNoClientTime(t *testing.T) {
 			s := redistest.Miniredis(t)
 			s.Mini().SetTime(time.Date(2001, time.February, 3, 4, 5, 6, 0, time.UTC))
 			p := s.Proxy(t)
-			c := NewClient(t, p.Client(t))
+			c := fixture.NewClient(t, p.Client(t))
 			p.Record()
 			l := kind.One(t, c, "l")
-			hold := Acquire(t, t.Context(), l)
-			waiting := StartAcquire(t.Context(), l)
+			hold := fixture.Acquire(t, t.Context(), l)
+			waiting := fixture.StartAcquire(t.Context(), l)
 			if kind.Name == "fair" {
-				redistest.WaitFor(t, Soon, func() bool {
+				redistest.WaitFor(t, fixture.Soon, func() bool {
 					return slices.ContainsFunc(p.Commands(), func(c redistest.Command) bool {
 						return len(c.Args) > 1 && c.Args[1] == scripts.Load("fairlock/refresh").SHA()
 					})
@@ -319,8 +319,8 @@ func TestC22CommandsCarryNoClientTime(t *testing.T) {
 			}
 			require.NoError(t, hold.Check(t.Context()))
 			require.NoError(t, hold.Extend(t.Context(), time.Minute))
-			Release(t, hold)
-			Release(t, AwaitHold(t, waiting))
+			fixture.Release(t, hold)
+			fixture.Release(t, fixture.AwaitHold(t, waiting))
 			today := strconv.FormatInt(time.Now().UnixMilli(), 10)[:5]
 			for _, c := range p.Commands() {
 				for _, arg := range c.Args {

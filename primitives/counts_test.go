@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -61,16 +61,16 @@ func total(calls map[string]int64) (n int64) {
 // A nested reader costs the same at any depth, although each of its holds has a key.
 func TestCountsDeepReaders(t *testing.T) {
 	s := redistest.Fresh(t)
-	reader := NewClient(t, s.Client(t)).RWLock("rw").Reader()
+	reader := fixture.NewClient(t, s.Client(t)).RWLock("rw").Reader()
 	const n = 100
 	calls := total(insideScripts(t, s, func() {
 		ctx, holds := t.Context(), make([]*primitives.Hold, n)
 		for i := range holds {
-			holds[i] = Acquire(t, ctx, reader)
+			holds[i] = fixture.Acquire(t, ctx, reader)
 			ctx = holds[i].Context()
 		}
 		for _, hold := range slices.Backward(holds) {
-			Release(t, hold)
+			fixture.Release(t, hold)
 		}
 	}))
 	require.Less(t, calls, int64(40*n)) // a look at each key would take n*n for the acquisitions alone
@@ -78,11 +78,11 @@ func TestCountsDeepReaders(t *testing.T) {
 
 // A handle is made for each acquisition in most applications. Making one sends nothing.
 func TestCountsHandle(t *testing.T) {
-	if RaceEnabled {
+	if fixture.RaceEnabled {
 		t.Skip("the race detector allocates, too")
 	}
 	s := redistest.Fresh(t)
-	c := NewClient(t, s.Client(t))
+	c := fixture.NewClient(t, s.Client(t))
 	for _, kind := range []struct {
 		name   string
 		handle func() any
@@ -112,14 +112,14 @@ func leastAllocs(n int, f func()) float64 {
 // An uncontended acquisition takes one command, and so does its release.
 func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 	s := redistest.Fresh(t)
-	c := NewClient(t, s.Client(t))
+	c := fixture.NewClient(t, s.Client(t))
 	l, rw := c.Lock("l"), c.RWLock("rw")
 	newHandle := func(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error) {
 		return c.Lock("l").Acquire(ctx, opts...)
 	}
 	sem, permits := c.Semaphore("sem"), c.PermitExpirableSemaphore("permits")
-	require.NoError(t, ErrOf(sem.Init(t.Context(), 1)))
-	require.NoError(t, ErrOf(permits.Init(t.Context(), 1)))
+	require.NoError(t, fixture.ErrOf(sem.Init(t.Context(), 1)))
+	require.NoError(t, fixture.ErrOf(permits.Init(t.Context(), 1)))
 	for _, kind := range []struct {
 		name    string
 		acquire func(context.Context, ...primitives.Option) (*primitives.Hold, error)
@@ -154,7 +154,7 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 			// A command is sent again if the machine stalls for longer than a caller waits by
 			// itself.
 			require.InDelta(t, 2*n, calls["evalsha"]+calls["eval"], n/20)
-			if !RaceEnabled { // the race detector allocates, too
+			if !fixture.RaceEnabled { // the race detector allocates, too
 				require.LessOrEqual(t, leastAllocs(n, pair), kind.allocs)
 			}
 		})
@@ -165,9 +165,9 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 func TestCountsUncontendedPairOfAFairLock(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	c := NewClient(t, s.Client(t), primitives.WithClientName("")) // a slow pair would write the name
+	c := fixture.NewClient(t, s.Client(t), primitives.WithClientName("")) // a slow pair would write the name
 	l := c.FairLock("l")
-	pair := func() { Release(t, Acquire(t, t.Context(), l)) }
+	pair := func() { fixture.Release(t, fixture.Acquire(t, t.Context(), l)) }
 	pair() // loads the scripts
 	require.Equal(t, map[string]int64{
 		"get": 1, "hlen": 1, "exists": 2, "hset": 1, "pexpire": 1,
@@ -182,7 +182,7 @@ func TestCountsHandOffOfAFairLock(t *testing.T) {
 	t.Parallel()
 	for _, waiters := range []int{2, 1000} {
 		s := redistest.Fresh(t)
-		q := NewRawQueue(t, s, waiters)
+		q := fixture.NewRawQueue(t, s, waiters)
 		// The attempt below finds a recent heartbeat, however slow the machine is.
 		clients, later := "redlatch_lock_clients:{"+q.Name+"}", time.Now().Add(time.Hour).UnixMilli()
 		require.NoError(t, q.Rdb.HSet(t.Context(), clients, q.Client, later).Err())
@@ -215,7 +215,7 @@ func contended(
 	var wg sync.WaitGroup
 	total := sent(t, s, func() {
 		for i := range clients {
-			l := lock(NewClient(t, s.Client(t, func(o *redis.Options) { o.PoolSize = goroutines + 10 })))
+			l := lock(fixture.NewClient(t, s.Client(t, func(o *redis.Options) { o.PoolSize = goroutines + 10 })))
 			for range goroutines {
 				wg.Go(func() {
 					for {
@@ -279,8 +279,8 @@ func TestCountsManyWaiters(t *testing.T) {
 	redistest.NeedFull(t, "thousands of waiters, for seconds")
 	s := redistest.Fresh(t)
 	const clients, waiters = 8, 1000
-	holder := NewClient(t, s.Client(t))
-	hold := Acquire(t, t.Context(), holder.Lock("l"))
+	holder := fixture.NewClient(t, s.Client(t))
+	hold := fixture.Acquire(t, t.Context(), holder.Lock("l"))
 	locks := make([]*primitives.Lock, clients)
 	var waiting atomic.Int64
 	observe := primitives.WithObserver(func(e primitives.Event) {
@@ -299,18 +299,18 @@ func TestCountsManyWaiters(t *testing.T) {
 		})
 	}
 	for i := range locks {
-		locks[i] = NewClient(t, s.Client(t), observe).Lock("l")
+		locks[i] = fixture.NewClient(t, s.Client(t), observe).Lock("l")
 		wait(locks[i])
 	}
-	redistest.WaitFor(t, Soon, func() bool { return waiting.Load() == clients }, "each client has a waiter")
+	redistest.WaitFor(t, fixture.Soon, func() bool { return waiting.Load() == clients }, "each client has a waiter")
 	// The holder's client subscribes too, to learn of a takeover. Its connection must not count
 	// below.
-	AwaitWaiter(t, s, "redlatch_holder:")
+	fixture.AwaitWaiter(t, s, "redlatch_holder:")
 	rdb := s.Client(t)
-	redistest.WaitFor(t, Soon, func() bool {
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		return rdb.ZCount(t.Context(), "redisson_unlock_latch:{l}:line", "1", "+inf").Val() == clients
 	}, "each client stands in line")
-	redistest.WaitFor(t, Soon, func() bool {
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		return len(rdb.Keys(t.Context(), "redisson_unlock_latch:{*}:client").Val()) >= clients
 	}, "each client has told what it waits for, which takes memory once")
 	warmUp(waiters)
@@ -319,17 +319,17 @@ func TestCountsManyWaiters(t *testing.T) {
 	for i := range waiters - clients {
 		wait(locks[i%clients])
 	}
-	redistest.WaitFor(t, Soon, func() bool { return waiting.Load() == waiters }, "all waiters wait")
+	redistest.WaitFor(t, fixture.Soon, func() bool { return waiting.Load() == waiters }, "all waiters wait")
 	began := time.Now()
 	polls := sent(t, s, func() { time.Sleep(3 * time.Second) })
 	require.LessOrEqual(t, polls, clients*(time.Since(began).Seconds()+1))
 	require.LessOrEqual(t, redistest.Connections(t, s), connections+clients)
 	const more = 100 // work in the background; two goroutines for each waiter would be a thousand more
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+waiters-clients+more)
-	if !RaceEnabled {
+	if !fixture.RaceEnabled {
 		requireSettles(t, 900, func() float64 { return float64(heap()-before) / (waiters - clients) })
 	}
-	Release(t, hold)
+	fixture.Release(t, hold)
 	wg.Wait()
 }
 
@@ -368,16 +368,16 @@ func requireSettles(t *testing.T, limit float64, figure func() float64) {
 	t.Helper()
 	var last float64
 	defer func() { t.Logf("%.0f bytes for each", last) }()
-	redistest.WaitFor(t, Soon, func() bool { last = figure(); return last < limit }, "few bytes for each")
+	redistest.WaitFor(t, fixture.Soon, func() bool { last = figure(); return last < limit }, "few bytes for each")
 }
 
 // A hold takes little memory together with its handle and its Context.
 func TestCountsBytesOfAHold(t *testing.T) {
 	redistest.NeedFull(t, "thousands of holds")
-	if RaceEnabled {
+	if fixture.RaceEnabled {
 		t.Skip("the race detector allocates, too")
 	}
-	c := NewClient(t, redistest.Fresh(t).Client(t))
+	c := fixture.NewClient(t, redistest.Fresh(t).Client(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	acquire := func(name string) (*primitives.Hold, context.Context) {
@@ -386,7 +386,7 @@ func TestCountsBytesOfAHold(t *testing.T) {
 		return hold, hold.Context()
 	}
 	first, _ := acquire("first")
-	Release(t, first)
+	fixture.Release(t, first)
 	const n = 5000
 	names, holds, contexts := make([]string, n), make([]*primitives.Hold, n), make([]context.Context, n)
 	for i := range names {
@@ -399,7 +399,7 @@ func TestCountsBytesOfAHold(t *testing.T) {
 	requireSettles(t, 1400, func() float64 { return float64(heap()-before) / n })
 	for i, hold := range holds {
 		require.NoError(t, contexts[i].Err())
-		Release(t, hold)
+		fixture.Release(t, hold)
 	}
 }
 
@@ -407,16 +407,16 @@ func TestCountsBytesOfAHold(t *testing.T) {
 func TestCountsManyHolds(t *testing.T) {
 	redistest.NeedFull(t, "thousands of holds, for seconds")
 	s := redistest.Fresh(t)
-	c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(3*time.Second)))
+	c := fixture.NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(3*time.Second)))
 	n := 5000
-	if RaceEnabled {
+	if fixture.RaceEnabled {
 		n = 1000 // with the race detector, a busy machine would not renew more in time
 	}
 	locks := make([]*primitives.Lock, n)
 	for i := range locks {
 		locks[i] = c.Lock("l" + strconv.Itoa(i))
 	}
-	Release(t, Acquire(t, t.Context(), c.Lock("first")))
+	fixture.Release(t, fixture.Acquire(t, t.Context(), c.Lock("first")))
 	holds := make([]*primitives.Hold, n)
 	before, goroutines := heap(), runtime.NumGoroutine()
 	for i, l := range locks {
@@ -424,14 +424,14 @@ func TestCountsManyHolds(t *testing.T) {
 		require.NoError(t, err)
 		holds[i] = hold
 	}
-	if !RaceEnabled {
+	if !fixture.RaceEnabled {
 		requireSettles(t, 800, func() float64 { return float64(heap()-before) / float64(n) })
 	}
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+20)
 	began := time.Now()
 	renewals := sent(t, s, func() { time.Sleep(4 * time.Second) })
 	require.LessOrEqual(t, renewals, 60*time.Since(began).Seconds())
-	Release(t, holds...)
+	fixture.Release(t, holds...)
 }
 
 // dials counts the connections of a client that are open at a time, for each address.
@@ -513,7 +513,7 @@ func runBursts(t *testing.T, f func(t *testing.T, run func(*primitives.Client)))
 			f(t, func(c *primitives.Client) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				Concurrently(b.goroutines, func(i int) {
+				fixture.Concurrently(b.goroutines, func(i int) {
 					for range b.times {
 						hold, err := b.lock(c, name, i).Acquire(ctx)
 						if assert.NoError(t, err) {
@@ -555,12 +555,12 @@ func TestCountsConnectionsOfABurst(t *testing.T) {
 			}
 			runBursts(t, func(t *testing.T, run func(*primitives.Client)) {
 				d := dials{delay: tt.delay}
-				c := NewClient(t, s.Client(t, func(o *redis.Options) {
+				c := fixture.NewClient(t, s.Client(t, func(o *redis.Options) {
 					o.Dialer, o.PoolSize, o.PipelinePoolSize = d.dial, tt.pool, tt.pool
 				}))
 				if tt.warm { // with so many quick answers that callers send by themselves
 					for range 50 {
-						Release(t, Acquire(t, t.Context(), c.Lock(redistest.Name(t)+"warm")))
+						fixture.Release(t, fixture.Acquire(t, t.Context(), c.Lock(redistest.Name(t)+"warm")))
 					}
 				}
 				if tt.stall {
@@ -582,7 +582,7 @@ func TestCountsConnectionsOfABurstOnACluster(t *testing.T) {
 	cluster := redistest.Cluster(t)
 	runBursts(t, func(t *testing.T, run func(*primitives.Client)) {
 		d := dials{delay: 50 * time.Millisecond}
-		c := NewClient(t, cluster.ClusterClient(t, func(o *redis.ClusterOptions) { o.Dialer = d.dial }))
+		c := fixture.NewClient(t, cluster.ClusterClient(t, func(o *redis.ClusterOptions) { o.Dialer = d.dial }))
 		run(c)
 		d.requireFew(t, 12)
 	})

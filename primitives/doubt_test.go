@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -17,49 +17,50 @@ import (
 // from the next holder.
 func TestReleaseInDoubtLeavesNoMemory(t *testing.T) {
 	t.Parallel()
-	EachKind(t, kinds.Named(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+	fixture.EachKind(t, kinds.Named(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
 		p, name := s.Proxy(t), redistest.Name(t)
-		l := k.Some(t, NewClient(t, p.Client(t, FastRetries), primitives.WithClientName("")), name, 3)
+		l := k.Some(t, fixture.NewClient(t, p.Client(t, fixture.FastRetries), primitives.WithClientName("")), name, 3)
 		keys := func() []string { return redistest.Keys(t, s, "*"+name+"*") }
 		state := func() any {
 			if k.Pool {
-				return Available(t, s.Client(t), name)
+				return fixture.Available(t, s.Client(t), name)
 			}
-			return Fields(t, s, name)
+			return fixture.Fields(t, s, name)
 		}
-		Release(t, Acquire(t, t.Context(), l)) // loads the scripts
+		fixture.Release(t, fixture.Acquire(t, t.Context(), l)) // loads the scripts
 		before := keys()
 		if !k.Pool {
 			require.ElementsMatch(t, k.Stays(name), before)
 		}
 		free := state()
-		hold := Acquire(t, t.Context(), l)
+		hold := fixture.Acquire(t, t.Context(), l)
 		p.Record()
-		p.DropReplies(1, Script)
-		Release(t, hold)
+		p.DropReplies(1, fixture.Script)
+		fixture.Release(t, hold)
 		p.Heal()
 		require.ElementsMatch(t, before, keys())
 		require.Equal(t, free, state())
-		next := Acquire(t, t.Context(), k.Open(NewClient(t, s.Client(t), primitives.WithClientName("")), name))
+		next := fixture.Acquire(t, t.Context(),
+			k.Open(fixture.NewClient(t, s.Client(t), primitives.WithClientName("")), name))
 		held := state()
-		Replay(t, s.Client(t), ScriptsOf(p))
+		fixture.Replay(t, s.Client(t), fixture.ScriptsOf(p))
 		require.Equal(t, held, state(), "a late copy changes nothing")
-		RequireLive(t, next.Context())
-		Release(t, next)
+		fixture.RequireLive(t, next.Context())
+		fixture.Release(t, next)
 	})
 }
 
 // The permit is lost with its semaphore, even if the reply that says so is lost.
 func TestReleaseInDoubtOfADeletedSemaphore(t *testing.T) {
 	t.Parallel()
-	EachSemaphore(t, func(t *testing.T, s *redistest.Server, open OpenSemaphore, key string) {
+	fixture.EachSemaphore(t, func(t *testing.T, s *redistest.Server, open fixture.OpenSemaphore, key string) {
 		p := s.Proxy(t)
-		sem := open(NewClient(t, p.Client(t, FastRetries)))
-		InitPool(t, sem, 3)
-		Release(t, Acquire(t, t.Context(), sem)) // loads the scripts
-		hold := Acquire(t, t.Context(), sem)
-		require.NoError(t, ErrOf(sem.Delete(t.Context())))
-		p.DropReplies(1, Script)
+		sem := open(fixture.NewClient(t, p.Client(t, fixture.FastRetries)))
+		fixture.InitPool(t, sem, 3)
+		fixture.Release(t, fixture.Acquire(t, t.Context(), sem)) // loads the scripts
+		hold := fixture.Acquire(t, t.Context(), sem)
+		require.NoError(t, fixture.ErrOf(sem.Delete(t.Context())))
+		p.DropReplies(1, fixture.Script)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		require.Zero(t, s.Client(t).Exists(t.Context(), key).Val())
 	})
@@ -69,18 +70,18 @@ func TestReleaseInDoubtOfADeletedSemaphore(t *testing.T) {
 // of the acquisition must take nothing then, either.
 func TestLateReleaseInDoubtStopsLateCopies(t *testing.T) {
 	t.Parallel()
-	EachKind(t, kinds.Leased(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+	fixture.EachKind(t, kinds.Leased(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
 		t.Parallel()
 		p, name := s.Proxy(t), redistest.Name(t)
-		l := k.One(t, NewClient(t, p.Client(t, FastRetries), primitives.WithClientName("")), name)
-		Release(t, Acquire(t, t.Context(), l)) // loads the scripts
+		l := k.One(t, fixture.NewClient(t, p.Client(t, fixture.FastRetries), primitives.WithClientName("")), name)
+		fixture.Release(t, fixture.Acquire(t, t.Context(), l)) // loads the scripts
 		p.Record()
-		p.DropReplies(1, Script)
-		hold := Acquire(t, t.Context(), l, primitives.WithLease(ShortLease))
+		p.DropReplies(1, fixture.Script)
+		hold := fixture.Acquire(t, t.Context(), l, primitives.WithLease(fixture.ShortLease))
 		p.Heal()
-		copies := ScriptsOf(p)
-		RequireEnds(t, hold.Context(), primitives.ErrLost)
-		redistest.WaitFor(t, Soon, func() bool { // the lease ends a little later than the hold
+		copies := fixture.ScriptsOf(p)
+		fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
+		redistest.WaitFor(t, fixture.Soon, func() bool { // the lease ends a little later than the hold
 			info, err := l.(interface {
 				Info(ctx context.Context) (primitives.Info, error)
 			}).Info(t.Context())
@@ -90,11 +91,11 @@ func TestLateReleaseInDoubtStopsLateCopies(t *testing.T) {
 		memories := func() int { return len(redistest.Keys(t, s, "redisson_unlock_latch:*"+name+"*")) }
 		before := memories()
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		redistest.WaitFor(t, Soon, func() bool { return memories() > before }, "the release is remembered")
-		Replay(t, s.Client(t), copies)
+		redistest.WaitFor(t, fixture.Soon, func() bool { return memories() > before }, "the release is remembered")
+		fixture.Replay(t, s.Client(t), copies)
 		if !k.Pool {
 			require.Zero(t, s.Client(t).Exists(t.Context(), name).Val(), "a late copy takes nothing")
 		}
-		Release(t, Acquire(t, t.Context(), l, primitives.WithWait(0)))
+		fixture.Release(t, fixture.Acquire(t, t.Context(), l, primitives.WithWait(0)))
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -30,7 +30,7 @@ func TestFairLockServesInOrder(t *testing.T) {
 			defer func() { require.NoError(t, c.Close(context.Background())) }()
 			locks[i] = c.FairLock(name)
 		}
-		first := Acquire(t, ctx, locks[0])
+		first := fixture.Acquire(t, ctx, locks[0])
 		var order []int
 		var wg sync.WaitGroup
 		for i := range waiters {
@@ -43,7 +43,7 @@ func TestFairLockServesInOrder(t *testing.T) {
 			}, fmt.Sprintf("waiter %d is in the queue", i))
 		}
 		start := time.Now()
-		Release(t, first)
+		fixture.Release(t, first)
 		wg.Wait()
 		t.Logf("%d handoffs in %v", waiters, time.Since(start))
 		require.Len(t, order, waiters)
@@ -59,20 +59,20 @@ func TestFairLockKeepsNoGrantsOfOthers(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	rdb, name := s.Client(t), redistest.Name(t)
-	near, far := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
-	hold := Acquire(t, t.Context(), near.FairLock(name))
-	waiting := StartAcquire(t.Context(), far.FairLock(name))
-	AwaitFair(t, far.FairLock(name), 1)
-	channel := GrantChannel(t, s, name)
+	near, far := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
+	hold := fixture.Acquire(t, t.Context(), near.FairLock(name))
+	waiting := fixture.StartAcquire(t.Context(), far.FairLock(name))
+	fixture.AwaitFair(t, far.FairLock(name), 1)
+	channel := fixture.GrantChannel(t, s, name)
 	for i := range 100 {
 		own := far.ID() + ":"
 		for _, id := range []string{"nobody:", own + strings.Repeat("0", 30), own + strings.Repeat("0", 100_000)} {
 			require.NoError(t, rdb.Publish(t.Context(), channel, fmt.Sprint(id, i, " 1 30000")).Err())
 		}
 	}
-	Release(t, hold) // its grant comes after them
-	Release(t, AwaitHold(t, waiting))
-	CloseNow(far)
+	fixture.Release(t, hold) // its grant comes after them
+	fixture.Release(t, fixture.AwaitHold(t, waiting))
+	fixture.CloseNow(far)
 	require.Zero(t, earlyGrants(t, far))
 }
 
@@ -81,7 +81,7 @@ func TestFairLockKeepsNoGrantsOfOthers(t *testing.T) {
 func TestFairLockHandoffCostIsIndependentOfTheQueue(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	few, many := NewRawQueue(t, s, 10), NewRawQueue(t, s, 10000)
+	few, many := fixture.NewRawQueue(t, s, 10), fixture.NewRawQueue(t, s, 10000)
 	const rounds, calls = 40, 25
 	a, b := few.Each(calls, few.HandOff), many.Each(calls, many.HandOff)
 	for range rounds { // the fastest round of each is one that the machine did not interrupt
@@ -96,7 +96,7 @@ func TestFairLockHandoffCostIsIndependentOfTheQueue(t *testing.T) {
 func BenchmarkFairLock(b *testing.B) {
 	for _, n := range []int{10, 1000, 10000} {
 		b.Run(fmt.Sprintf("handoff, %d waiters", n), func(b *testing.B) {
-			c := NewRawQueue(b, redistest.Fresh(b), n)
+			c := fixture.NewRawQueue(b, redistest.Fresh(b), n)
 			before := c.ScriptTime()
 			for b.Loop() {
 				c.HandOff()
@@ -104,7 +104,7 @@ func BenchmarkFairLock(b *testing.B) {
 			b.ReportMetric(float64((c.ScriptTime()-before).Nanoseconds())/float64(b.N), "server-ns/op")
 		})
 		b.Run(fmt.Sprintf("heartbeat, %d waiters", n), func(b *testing.B) {
-			c := NewRawQueue(b, redistest.Fresh(b), n)
+			c := fixture.NewRawQueue(b, redistest.Fresh(b), n)
 			before := c.ScriptTime()
 			for b.Loop() {
 				c.Heartbeat()
@@ -113,15 +113,15 @@ func BenchmarkFairLock(b *testing.B) {
 		})
 	}
 	b.Run("uncontended", func(b *testing.B) {
-		l := NewClient(b, redistest.Redis(b).Client(b)).FairLock(redistest.Name(b))
+		l := fixture.NewClient(b, redistest.Redis(b).Client(b)).FairLock(redistest.Name(b))
 		for b.Loop() {
-			Release(b, Acquire(b, b.Context(), l))
+			fixture.Release(b, fixture.Acquire(b, b.Context(), l))
 		}
 	})
 	b.Run("floor: plain lock, uncontended", func(b *testing.B) {
-		l := NewClient(b, redistest.Redis(b).Client(b)).Lock(redistest.Name(b))
+		l := fixture.NewClient(b, redistest.Redis(b).Client(b)).Lock(redistest.Name(b))
 		for b.Loop() {
-			Release(b, Acquire(b, b.Context(), l))
+			fixture.Release(b, fixture.Acquire(b, b.Context(), l))
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -25,65 +25,65 @@ var tokenOwner = primitives.WithOwner("8a0a8ea4-7f4f-4b0e-8d2b-9d6c3a5f1e11:7")
 var tokenCases = []struct {
 	name   string
 	tokens int64
-	run    func(t *testing.T, x *FencedTest, l *primitives.Lock)
+	run    func(t *testing.T, x *fixture.FencedTest, l *primitives.Lock)
 }{
-	{"an acquisition", 1, func(t *testing.T, x *FencedTest, l *primitives.Lock) {
-		Release(t, x.Take(t, t.Context(), l))
+	{"an acquisition", 1, func(t *testing.T, x *fixture.FencedTest, l *primitives.Lock) {
+		fixture.Release(t, x.Take(t, t.Context(), l))
 	}},
-	{"on another client", 1, func(t *testing.T, x *FencedTest, _ *primitives.Lock) {
-		Release(t, x.Take(t, t.Context(), x.On(t)))
+	{"on another client", 1, func(t *testing.T, x *fixture.FencedTest, _ *primitives.Lock) {
+		fixture.Release(t, x.Take(t, t.Context(), x.On(t)))
 	}},
-	{"nested acquisitions share a token", 1, func(t *testing.T, x *FencedTest, l *primitives.Lock) {
+	{"nested acquisitions share a token", 1, func(t *testing.T, x *fixture.FencedTest, l *primitives.Lock) {
 		outer := x.Take(t, t.Context(), l)
 		inner := x.Take(t, outer.Context(), l)
 		innermost := x.Take(t, inner.Context(), l)
-		Release(t, outer, inner)
+		fixture.Release(t, outer, inner)
 		require.Equal(t, outer.Token(), innermost.Token())
-		Release(t, innermost)
+		fixture.Release(t, innermost)
 	}},
-	{"with an owner", 1, func(t *testing.T, x *FencedTest, l *primitives.Lock) {
-		Release(t, x.Take(t, t.Context(), l, tokenOwner))
+	{"with an owner", 1, func(t *testing.T, x *fixture.FencedTest, l *primitives.Lock) {
+		fixture.Release(t, x.Take(t, t.Context(), l, tokenOwner))
 	}},
-	{"holds of one owner share a token", 1, func(t *testing.T, x *FencedTest, l *primitives.Lock) {
+	{"holds of one owner share a token", 1, func(t *testing.T, x *fixture.FencedTest, l *primitives.Lock) {
 		first := x.Take(t, t.Context(), l, tokenOwner)
 		second := x.Take(t, t.Context(), x.On(t), tokenOwner)
 		third := x.Take(t, first.Context(), l)
 		require.Equal(t, first.Token(), second.Token())
 		for _, hold := range []*primitives.Hold{first, third, second} {
-			Release(t, hold)
+			fixture.Release(t, hold)
 		}
 	}},
-	{"a refused acquisition gets no token", 1, func(t *testing.T, x *FencedTest, l *primitives.Lock) {
+	{"a refused acquisition gets no token", 1, func(t *testing.T, x *fixture.FencedTest, l *primitives.Lock) {
 		hold := x.Take(t, t.Context(), l)
-		require.ErrorIs(t, ErrOf(x.On(t).TryAcquire(t.Context())), primitives.ErrNotAcquired)
+		require.ErrorIs(t, fixture.ErrOf(x.On(t).TryAcquire(t.Context())), primitives.ErrNotAcquired)
 		_, err := l.Acquire(t.Context(), tokenOwner, primitives.WithWait(20*time.Millisecond))
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
-		Release(t, hold)
+		fixture.Release(t, hold)
 	}},
-	{"Java issues a token in between", 3, func(t *testing.T, x *FencedTest, l *primitives.Lock) {
-		Release(t, x.Take(t, t.Context(), l))
+	{"Java issues a token in between", 3, func(t *testing.T, x *fixture.FencedTest, l *primitives.Lock) {
+		fixture.Release(t, x.Take(t, t.Context(), l))
 		require.NoError(t, x.Rdb.Incr(t.Context(), x.Token).Err())
-		Release(t, x.Take(t, t.Context(), l))
+		fixture.Release(t, x.Take(t, t.Context(), l))
 	}},
-	{"after ForceRelease", 2, func(t *testing.T, x *FencedTest, l *primitives.Lock) {
+	{"after ForceRelease", 2, func(t *testing.T, x *fixture.FencedTest, l *primitives.Lock) {
 		hold := x.Take(t, t.Context(), l)
-		held := ForceRelease(t, l)
+		held := fixture.ForceRelease(t, l)
 		require.True(t, held)
 		next := x.Take(t, t.Context(), l)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		Release(t, next)
+		fixture.Release(t, next)
 	}},
-	{"an adopted hold gets no token", 1, func(t *testing.T, x *FencedTest, l *primitives.Lock) {
+	{"an adopted hold gets no token", 1, func(t *testing.T, x *fixture.FencedTest, l *primitives.Lock) {
 		hold := x.Take(t, t.Context(), l)
-		adopted := Adopt(t, l, hold.Detach())
+		adopted := fixture.Adopt(t, l, hold.Detach())
 		require.Zero(t, adopted.Token())
-		Release(t, adopted)
+		fixture.Release(t, adopted)
 	}},
-	{"after a lease expired", 2, func(t *testing.T, x *FencedTest, l *primitives.Lock) {
-		hold := x.Take(t, t.Context(), l, primitives.WithLease(ShortLease))
+	{"after a lease expired", 2, func(t *testing.T, x *fixture.FencedTest, l *primitives.Lock) {
+		hold := x.Take(t, t.Context(), l, primitives.WithLease(fixture.ShortLease))
 		next := x.Take(t, t.Context(), l)
 		require.Greater(t, next.Token(), hold.Token())
-		Release(t, next)
+		fixture.Release(t, next)
 	}},
 }
 
@@ -91,7 +91,7 @@ var tokenCases = []struct {
 // lock.
 func TestC14Token(t *testing.T) {
 	t.Parallel()
-	EachFenced(t, func(t *testing.T, x *FencedTest) {
+	fixture.EachFenced(t, func(t *testing.T, x *fixture.FencedTest) {
 		l := x.On(t)
 		last := int64(0)
 		for _, tt := range tokenCases {
@@ -102,29 +102,29 @@ func TestC14Token(t *testing.T) {
 				require.EqualValues(t, -1, x.Rdb.PTTL(t.Context(), x.Token).Val(), "the token key does not expire")
 			})
 		}
-		require.Equal(t, "fenced", InfoOf(t, l).Kind)
+		require.Equal(t, "fenced", fixture.InfoOf(t, l).Kind)
 	})
 }
 
 // A counter that went backwards is logged once, with the greatest token that the client has got.
 func TestC14LostCounterIsLogged(t *testing.T) {
 	t.Parallel()
-	EachFenced(t, func(t *testing.T, x *FencedTest) {
-		var log LogBuffer
-		l := NewClient(t, x.S.Client(t), log.Logger()).FencedLock(x.Name)
+	fixture.EachFenced(t, func(t *testing.T, x *fixture.FencedTest) {
+		var log fixture.LogBuffer
+		l := fixture.NewClient(t, x.S.Client(t), log.Logger()).FencedLock(x.Name)
 		backwards := func() []map[string]any { return log.Records(t, "fencing token went backwards") }
 		var last, hold *primitives.Hold
 		for range 2 {
 			last = x.Take(t, t.Context(), l, tokenOwner)
-			Release(t, x.Take(t, t.Context(), l, tokenOwner))
-			Release(t, last)
+			fixture.Release(t, x.Take(t, t.Context(), l, tokenOwner))
+			fixture.Release(t, last)
 			last = x.Take(t, t.Context(), l)
-			Release(t, last)
+			fixture.Release(t, last)
 		}
 		require.NoError(t, x.Rdb.Del(t.Context(), x.Token).Err())
 		for range 3 {
 			hold = x.Take(t, t.Context(), l)
-			Release(t, hold)
+			fixture.Release(t, hold)
 		}
 		require.EqualValues(t, 3, hold.Token())
 		require.Eventually(t, func() bool { return len(backwards()) > 0 }, 5*time.Second, time.Millisecond)
@@ -139,9 +139,9 @@ func TestC14LostCounterIsLogged(t *testing.T) {
 // Tokens that rise are never logged, however they are reserved.
 func TestC14RisingTokensAreNotLogged(t *testing.T) {
 	t.Parallel()
-	EachFenced(t, func(t *testing.T, x *FencedTest) {
-		var log LogBuffer
-		for use := range TokenUses {
+	fixture.EachFenced(t, func(t *testing.T, x *fixture.FencedTest) {
+		var log fixture.LogBuffer
+		for use := range fixture.TokenUses {
 			x.UseTokens(t, use, 20, log.Logger())
 		}
 		require.Empty(t, log.Records(t, "fencing token went backwards"))
@@ -151,7 +151,7 @@ func TestC14RisingTokensAreNotLogged(t *testing.T) {
 // Tokens rise in the order in which clients hold the lock.
 func TestC14TokensRiseAcrossClients(t *testing.T) {
 	t.Parallel()
-	EachFenced(t, func(t *testing.T, x *FencedTest) {
+	fixture.EachFenced(t, func(t *testing.T, x *fixture.FencedTest) {
 		measured := redistest.Bar(t, x.S, 9)
 		var last int64 // guarded by the lock
 		n := redistest.Sized(x.S, redistest.Scaled(x.S, 40), 4000)
@@ -181,14 +181,14 @@ func TestC14TokensRiseAcrossClients(t *testing.T) {
 // A token key of another type makes the acquisition fail. It is not overwritten.
 func TestC14TokenKeyOfAnotherType(t *testing.T) {
 	t.Parallel()
-	EachFenced(t, func(t *testing.T, x *FencedTest) {
+	fixture.EachFenced(t, func(t *testing.T, x *fixture.FencedTest) {
 		l := x.On(t)
 		require.NoError(t, x.Rdb.LPush(t.Context(), x.Token, "x").Err())
 		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("me")}} {
 			_, err := l.Acquire(t.Context(), opts...)
 			require.ErrorContains(t, err, "WRONGTYPE")
 			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-			require.Empty(t, Fields(t, x.S, x.Name))
+			require.Empty(t, fixture.Fields(t, x.S, x.Name))
 		}
 	})
 }
@@ -196,8 +196,8 @@ func TestC14TokenKeyOfAnotherType(t *testing.T) {
 // C14: tokens are exact beyond 2^53, where numbers of Lua are not.
 func TestC14TokensBeyond53Bits(t *testing.T) {
 	t.Parallel()
-	EachFenced(t, func(t *testing.T, x *FencedTest) {
-		for i, use := range TokenUses {
+	fixture.EachFenced(t, func(t *testing.T, x *fixture.FencedTest) {
+		for i, use := range fixture.TokenUses {
 			t.Run(use.Name, func(t *testing.T) {
 				for _, start := range []int64{1<<53 - 2, 1_700_000_000_000_000_000} {
 					require.NoError(t, x.Rdb.Set(t.Context(), x.Token, start, 0).Err())
@@ -225,14 +225,14 @@ func TestC14TokensBeyond53Bits(t *testing.T) {
 func TestC14LastToken(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t) // miniredis counts beyond the end
-	for i, use := range TokenUses {
+	for i, use := range fixture.TokenUses {
 		if use.Lost > 0 && use.Goroutines > 1 {
 			continue // a waiter whose reply was lost tries again a second later
 		}
 		t.Run(use.Name, func(t *testing.T) {
 			t.Parallel()
 			for left := range int64(4) {
-				x := &FencedTest{S: s, Rdb: s.Client(t), Name: redistest.Name(t)}
+				x := &fixture.FencedTest{S: s, Rdb: s.Client(t), Name: redistest.Name(t)}
 				x.Token = "redisson_lock_token:{" + x.Name + "}"
 				require.NoError(t, x.Rdb.Set(t.Context(), x.Token, math.MaxInt64-left, 0).Err())
 				tokens, errs := x.UseTokens(t, i, 4)
@@ -252,7 +252,7 @@ func TestC14LastToken(t *testing.T) {
 					require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 				}
 				require.Equal(t, int64(math.MaxInt64), x.Last(t))
-				RequireClean(t, s, x.Name, x.Token)
+				fixture.RequireClean(t, s, x.Name, x.Token)
 			}
 		})
 	}
@@ -262,36 +262,36 @@ func TestC14LastToken(t *testing.T) {
 // it.
 func TestC14CounterThatIsNoNumber(t *testing.T) {
 	t.Parallel()
-	EachFenced(t, func(t *testing.T, x *FencedTest) {
-		c := NewClient(t, x.S.Client(t))
+	fixture.EachFenced(t, func(t *testing.T, x *fixture.FencedTest) {
+		c := fixture.NewClient(t, x.S.Client(t))
 		for _, counter := range []string{"abc", "1.5", "", " 1", "99999999999999999999", "-7777"} {
 			t.Run(counter, func(t *testing.T) {
 				require.NoError(t, x.Rdb.Set(t.Context(), x.Token, "1", 0).Err())
 				l := c.FencedLock(x.Name)
-				hold := Acquire(t, t.Context(), l)
-				waiter := StartAcquire(t.Context(), l)
-				AwaitWaiters(t, c, 1)
+				hold := fixture.Acquire(t, t.Context(), l)
+				waiter := fixture.StartAcquire(t.Context(), l)
+				fixture.AwaitWaiters(t, c, 1)
 				require.NoError(t, x.Rdb.Set(t.Context(), x.Token, counter, 0).Err())
-				Release(t, hold)
-				errs := []error{Await(t, waiter).Err}
+				fixture.Release(t, hold)
+				errs := []error{fixture.Await(t, waiter).Err}
 				for _, opts := range [][]primitives.Option{nil, {tokenOwner}, {primitives.WithCohort(time.Second)}} {
-					errs = append(errs, ErrOf(l.Acquire(t.Context(), opts...)))
+					errs = append(errs, fixture.ErrOf(l.Acquire(t.Context(), opts...)))
 				}
 				for _, err := range errs {
 					require.ErrorContains(t, err, "the counter of fencing tokens "+x.Token)
 					require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 				}
-				require.Empty(t, Fields(t, x.S, x.Name))
+				require.Empty(t, fixture.Fields(t, x.S, x.Name))
 				if counter != "-7777" {
 					require.Equal(t, counter, x.Rdb.Get(t.Context(), x.Token).Val())
 				}
 				// Re-entry by an owner reads the counter.
 				require.NoError(t, x.Rdb.Set(t.Context(), x.Token, "1", 0).Err())
-				hold = Acquire(t, t.Context(), l, tokenOwner)
+				hold = fixture.Acquire(t, t.Context(), l, tokenOwner)
 				require.NoError(t, x.Rdb.Set(t.Context(), x.Token, counter, 0).Err())
-				require.ErrorContains(t, ErrOf(l.Acquire(t.Context(), tokenOwner)), "the counter of fencing tokens")
-				require.Equal(t, map[string]string{hold.ID(): "1"}, Fields(t, x.S, x.Name))
-				Release(t, hold)
+				require.ErrorContains(t, fixture.ErrOf(l.Acquire(t.Context(), tokenOwner)), "the counter of fencing tokens")
+				require.Equal(t, map[string]string{hold.ID(): "1"}, fixture.Fields(t, x.S, x.Name))
+				fixture.Release(t, hold)
 			})
 		}
 	})

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
@@ -32,7 +32,7 @@ func TestJointContract(t *testing.T) {
 	rules := []struct {
 		name string
 		only string // "multi", "red", or "" for both
-		rule func(t *testing.T, x *JointTest)
+		rule func(t *testing.T, x *fixture.JointTest)
 	}{
 		{"one id in every member", "", jointOneID},
 		{"identity does not depend on the order of members", "", jointIdentity},
@@ -74,9 +74,9 @@ func TestJointContract(t *testing.T) {
 					}
 					t.Run(rule.name, func(t *testing.T) {
 						t.Parallel()
-						x := OnJoint(t, s, kind)
+						x := fixture.OnJoint(t, s, kind)
 						rule.rule(t, x)
-						RequireClean(t, s, x.Base)
+						fixture.RequireClean(t, s, x.Base)
 					})
 				}
 			})
@@ -84,7 +84,7 @@ func TestJointContract(t *testing.T) {
 	})
 }
 
-func jointOneID(t *testing.T, x *JointTest) {
+func jointOneID(t *testing.T, x *fixture.JointTest) {
 	hold := x.Acquire(t, t.Context())
 	require.True(t, strings.HasPrefix(hold.ID(), x.C.ID()+":"))
 	require.Equal(t, strings.Join(x.Names, ","), hold.Name())
@@ -92,8 +92,8 @@ func jointOneID(t *testing.T, x *JointTest) {
 	require.Zero(t, hold.Token())
 	x.RequireCounts(t, hold.ID(), "1", "1", "1")
 	require.NoError(t, hold.Check(t.Context()))
-	RequireLive(t, x.C.Lock(x.Names[0]).HoldFrom(hold.Context()).Context())
-	Release(t, hold)
+	fixture.RequireLive(t, x.C.Lock(x.Names[0]).HoldFrom(hold.Context()).Context())
+	fixture.Release(t, hold)
 	x.RequireCounts(t, "", "", "", "")
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
 	require.Equal(t, []primitives.EventKind{primitives.EventAcquired, primitives.EventReleased}, x.Events.Kinds(),
@@ -102,72 +102,72 @@ func jointOneID(t *testing.T, x *JointTest) {
 	require.Equal(t, []string{x.Kind, hold.Name(), hold.ID()}, []string{e.Lock, e.Name, e.ID})
 }
 
-func jointIdentity(t *testing.T, x *JointTest) {
+func jointIdentity(t *testing.T, x *fixture.JointTest) {
 	c := x.Other(t)
 	mixed := []*primitives.Lock{x.C.Lock(x.Names[0]), c.Lock(x.Names[1]), x.C.Lock(x.Names[2])}
 	one := x.Join(mixed)
 	slices.Reverse(mixed)
 	other := x.Join(append(mixed, mixed[1], mixed[0])) // duplicates count once
 	require.Equal(t, one.Name(), other.Name())
-	hold := Acquire(t, t.Context(), one)
+	hold := fixture.Acquire(t, t.Context(), one)
 	require.Same(t, hold, other.HoldFrom(hold.Context()))
-	inner := Acquire(t, hold.Context(), other)
+	inner := fixture.Acquire(t, hold.Context(), other)
 	require.Equal(t, 2, inner.Depth())
 	x.RequireCounts(t, hold.ID(), "2", "2", "2")
-	Release(t, inner, hold)
+	fixture.Release(t, inner, hold)
 
 	// The same holds for members that differ by client, not by name.
-	prefixed := NewClient(t, x.S.Client(t), primitives.WithPrefix("far-"))
+	prefixed := fixture.NewClient(t, x.S.Client(t), primitives.WithPrefix("far-"))
 	pair := []*primitives.Lock{x.C.Lock(x.Base), prefixed.Lock(x.Base)}
-	hold = Acquire(t, t.Context(), x.Join(pair))
+	hold = fixture.Acquire(t, t.Context(), x.Join(pair))
 	slices.Reverse(pair)
 	require.Same(t, hold, x.Join(pair).HoldFrom(hold.Context()))
-	Release(t, hold)
+	fixture.Release(t, hold)
 }
 
-func jointNests(t *testing.T, x *JointTest) {
+func jointNests(t *testing.T, x *fixture.JointTest) {
 	ctx := t.Context()
 	outer := x.Acquire(t, ctx)
 	inner := x.Acquire(t, outer.Context())
 	require.Equal(t, outer.ID(), inner.ID())
 	require.Equal(t, 2, inner.Depth())
-	single := Acquire(t, inner.Context(), x.C.Lock(x.Names[1]))
+	single := fixture.Acquire(t, inner.Context(), x.C.Lock(x.Names[1]))
 	require.Equal(t, outer.ID(), single.ID())
 	require.Equal(t, 3, single.Depth())
 	x.RequireCounts(t, outer.ID(), "2", "3", "2")
-	require.ErrorIs(t, ErrOf(x.L.Acquire(inner.Context(), primitives.WithNonReentrant())), primitives.ErrDeadlock)
-	Release(t, outer) // the order of releases does not matter
+	require.ErrorIs(t, fixture.ErrOf(x.L.Acquire(inner.Context(), primitives.WithNonReentrant())), primitives.ErrDeadlock)
+	fixture.Release(t, outer) // the order of releases does not matter
 	x.RequireCounts(t, outer.ID(), "1", "2", "1")
-	Release(t, single, inner)
+	fixture.Release(t, single, inner)
 	require.Len(t, x.Events.All(primitives.EventNested), 2)
 }
 
-func jointUnderSingle(t *testing.T, x *JointTest) {
-	single := Acquire(t, t.Context(), x.C.Lock(x.Names[1]))
-	hold := TryAcquire(t, single.Context(), x.L)
+func jointUnderSingle(t *testing.T, x *fixture.JointTest) {
+	single := fixture.Acquire(t, t.Context(), x.C.Lock(x.Names[1]))
+	hold := fixture.TryAcquire(t, single.Context(), x.L)
 	require.Equal(t, single.ID(), hold.ID(), "one id in all members")
 	x.RequireCounts(t, hold.ID(), "1", "2", "1")
-	again := Acquire(t, hold.Context(), x.C.Lock(x.Names[0]))
+	again := fixture.Acquire(t, hold.Context(), x.C.Lock(x.Names[0]))
 	require.Equal(t, 2, again.Depth())
 	whole := x.Acquire(t, again.Context())
 	x.RequireCounts(t, hold.ID(), "3", "3", "2")
-	require.ErrorIs(t, ErrOf(x.On(x.Other(t)).TryAcquire(t.Context())), primitives.ErrNotAcquired)
+	require.ErrorIs(t, fixture.ErrOf(x.On(x.Other(t)).TryAcquire(t.Context())), primitives.ErrNotAcquired)
 	for _, h := range []*primitives.Hold{single, again, whole} {
-		Release(t, h)
+		fixture.Release(t, h)
 	}
 	x.RequireCounts(t, hold.ID(), "1", "1", "1")
-	Release(t, hold)
+	fixture.Release(t, hold)
 }
 
-func jointMixedIDs(t *testing.T, x *JointTest) {
-	a := Acquire(t, t.Context(), x.C.Lock(x.Names[0]))
-	b := Acquire(t, a.Context(), x.C.Lock(x.Names[1]))
-	require.ErrorIs(t, ErrOf(x.L.Acquire(b.Context())), primitives.ErrDeadlock)
-	Release(t, b, a)
+func jointMixedIDs(t *testing.T, x *fixture.JointTest) {
+	a := fixture.Acquire(t, t.Context(), x.C.Lock(x.Names[0]))
+	b := fixture.Acquire(t, a.Context(), x.C.Lock(x.Names[1]))
+	require.ErrorIs(t, fixture.ErrOf(x.L.Acquire(b.Context())), primitives.ErrDeadlock)
+	fixture.Release(t, b, a)
 }
 
 // Siblings under one hold exclude each other, whether they acquire the joint lock or one member.
-func jointSiblings(t *testing.T, x *JointTest) {
+func jointSiblings(t *testing.T, x *fixture.JointTest) {
 	outer := x.Acquire(t, t.Context())
 	n, each := 0, redistest.Scaled(x.S, 20)
 	var wg sync.WaitGroup
@@ -185,14 +185,14 @@ func jointSiblings(t *testing.T, x *JointTest) {
 	wg.Wait()
 	require.Equal(t, 6*each, n)
 	x.RequireCounts(t, outer.ID(), "1", "1", "1")
-	Release(t, outer)
+	fixture.Release(t, outer)
 }
 
 // Siblings under a reader get its id. They must not enter through a lock that another sibling
 // acquired with it.
-func jointReaderSiblings(t *testing.T, x *JointTest) {
+func jointReaderSiblings(t *testing.T, x *fixture.JointTest) {
 	reader := x.C.RWLock(x.Base + "-rw").Reader()
-	shared := Acquire(t, t.Context(), reader)
+	shared := fixture.Acquire(t, t.Context(), reader)
 	n, each := 0, redistest.Scaled(x.S, 5)
 	var inside atomic.Int32
 	var wg sync.WaitGroup
@@ -216,55 +216,55 @@ func jointReaderSiblings(t *testing.T, x *JointTest) {
 	}
 	wg.Wait()
 	require.Equal(t, 3*each, n)
-	Release(t, shared)
+	fixture.Release(t, shared)
 }
 
-func jointOptions(t *testing.T, x *JointTest) {
+func jointOptions(t *testing.T, x *fixture.JointTest) {
 	ttl := func(name string) time.Duration {
 		return x.S.Client(t).PTTL(t.Context(), name).Val().Round(10 * time.Second)
 	}
-	c := NewClient(t, x.S.Client(t), primitives.WithDefaults(primitives.WithLease(20*time.Second)))
+	c := fixture.NewClient(t, x.S.Client(t), primitives.WithDefaults(primitives.WithLease(20*time.Second)))
 	locks := []*primitives.Lock{c.Lock(x.Names[0]), c.Lock(x.Names[1], primitives.WithLease(40*time.Second))}
 	require.Equal(t, x.Join(locks).Name(), x.Names[0]+","+x.Names[1])
-	hold := Acquire(t, t.Context(), x.Join(locks))
+	hold := fixture.Acquire(t, t.Context(), x.Join(locks))
 	require.Equal(t, []time.Duration{20 * time.Second, 40 * time.Second},
 		[]time.Duration{ttl(x.Names[0]), ttl(x.Names[1])}, "options of the members")
-	Release(t, hold)
-	hold = Acquire(t, t.Context(), x.Join(locks, primitives.WithLease(60*time.Second)))
+	fixture.Release(t, hold)
+	hold = fixture.Acquire(t, t.Context(), x.Join(locks, primitives.WithLease(60*time.Second)))
 	require.Equal(t, []time.Duration{60 * time.Second, 60 * time.Second},
 		[]time.Duration{ttl(x.Names[0]), ttl(x.Names[1])}, "options of the joint lock")
-	Release(t, hold)
-	hold = Acquire(t, t.Context(), x.Join(locks, primitives.WithLease(60*time.Second)),
+	fixture.Release(t, hold)
+	hold = fixture.Acquire(t, t.Context(), x.Join(locks, primitives.WithLease(60*time.Second)),
 		primitives.WithLease(80*time.Second))
 	require.Equal(t, []time.Duration{80 * time.Second, 80 * time.Second},
 		[]time.Duration{ttl(x.Names[0]), ttl(x.Names[1])}, "options of the call")
-	Release(t, hold)
-	hold = Acquire(t, t.Context(), x.Join(locks), primitives.WithWatchdog(time.Minute),
+	fixture.Release(t, hold)
+	hold = fixture.Acquire(t, t.Context(), x.Join(locks), primitives.WithWatchdog(time.Minute),
 		primitives.WithMaxHold(10*time.Second))
 	require.Less(t, time.Until(hold.ValidUntil()), 10*time.Second)
-	Release(t, hold)
+	fixture.Release(t, hold)
 	for _, opt := range []primitives.Option{primitives.WithLease(0), primitives.WithPermits(-1),
 		primitives.WithOwner("mode")} {
-		require.ErrorIs(t, ErrOf(x.Join(locks, opt).Acquire(t.Context())), primitives.ErrInvalid)
-		require.ErrorIs(t, ErrOf(x.Join(locks).Acquire(t.Context(), opt)), primitives.ErrInvalid)
+		require.ErrorIs(t, fixture.ErrOf(x.Join(locks, opt).Acquire(t.Context())), primitives.ErrInvalid)
+		require.ErrorIs(t, fixture.ErrOf(x.Join(locks).Acquire(t.Context(), opt)), primitives.ErrInvalid)
 	}
 }
 
-func jointByID(t *testing.T, x *JointTest) {
+func jointByID(t *testing.T, x *fixture.JointTest) {
 	ctx := t.Context()
 	hold := x.Acquire(t, ctx)
 	inner := x.Acquire(t, hold.Context())
 	other := x.On(x.Other(t))
-	adopted := Adopt(t, other, hold.ID())
+	adopted := fixture.Adopt(t, other, hold.ID())
 	require.NotEqual(t, hold.ID(), adopted.ID())
 	require.Equal(t, 1, adopted.Depth())
 	x.RequireCounts(t, adopted.ID(), "2", "2", "2")
 	require.ErrorIs(t, inner.Check(ctx), primitives.ErrLost)
 	require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost)
 	require.NoError(t, adopted.Check(ctx))
-	require.ErrorIs(t, ErrOf(other.Adopt(ctx, hold.ID())), primitives.ErrNotHeld)
+	require.ErrorIs(t, fixture.ErrOf(other.Adopt(ctx, hold.ID())), primitives.ErrNotHeld)
 	require.NoError(t, adopted.Extend(ctx, time.Minute))
-	Release(t, adopted)
+	fixture.Release(t, adopted)
 	x.RequireCounts(t, "", "", "", "")
 
 	hold = x.Acquire(t, ctx)
@@ -278,8 +278,8 @@ func jointByID(t *testing.T, x *JointTest) {
 	require.ErrorIs(t, other.ReleaseID(ctx, id), primitives.ErrNotHeld)
 }
 
-func jointWait(t *testing.T, x *JointTest) {
-	rival := Acquire(t, t.Context(), x.On(x.Other(t)))
+func jointWait(t *testing.T, x *fixture.JointTest) {
+	rival := fixture.Acquire(t, t.Context(), x.On(x.Other(t)))
 	began := time.Now()
 	// the first attempt may use up a part of it
 	_, err := x.L.Acquire(t.Context(), primitives.WithWait(500*time.Millisecond))
@@ -287,114 +287,114 @@ func jointWait(t *testing.T, x *JointTest) {
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
 	require.GreaterOrEqual(t, time.Since(began), 500*time.Millisecond)
 	require.Len(t, x.Events.All(primitives.EventWait), 1)
-	waiting := StartAcquire(t.Context(), x.L)
-	redistest.WaitFor(t, Soon, func() bool {
+	waiting := fixture.StartAcquire(t.Context(), x.L)
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		return len(x.Events.All(primitives.EventWait)) == 2
 	}, "the wait is reported")
-	AwaitWaiter(t, x.S, x.Base)
-	Release(t, rival)
+	fixture.AwaitWaiter(t, x.S, x.Base)
+	fixture.Release(t, rival)
 	released := time.Now()
-	r := AwaitAcquired(t, waiting)
-	require.Less(t, r.At.Sub(released), SlowPoll)
-	Release(t, r.Hold)
+	r := fixture.AwaitAcquired(t, waiting)
+	require.Less(t, r.At.Sub(released), fixture.SlowPoll)
+	fixture.Release(t, r.Hold)
 	require.Len(t, x.Events.All(primitives.EventWait), 2)
 	require.Equal(t, x.Kind, x.Events.All(primitives.EventWait)[0].Lock)
 	require.Positive(t, x.Events.All(primitives.EventAcquired)[0].Waited)
 }
 
-func jointOwner(t *testing.T, x *JointTest) {
+func jointOwner(t *testing.T, x *fixture.JointTest) {
 	ctx := t.Context()
-	hold := Acquire(t, ctx, x.L, primitives.WithOwner("me"))
+	hold := fixture.Acquire(t, ctx, x.L, primitives.WithOwner("me"))
 	require.Equal(t, "me", hold.ID())
-	same := Acquire(t, ctx, x.On(x.Other(t), primitives.WithOwner("me")))
+	same := fixture.Acquire(t, ctx, x.On(x.Other(t), primitives.WithOwner("me")))
 	x.RequireCounts(t, "me", "2", "2", "2")
-	single := Acquire(t, hold.Context(), x.C.Lock(x.Names[0]))
+	single := fixture.Acquire(t, hold.Context(), x.C.Lock(x.Names[0]))
 	x.RequireCounts(t, "me", "3", "2", "2")
-	Release(t, single, hold)
+	fixture.Release(t, single, hold)
 	x.RequireCounts(t, "me", "1", "1", "1")
-	Release(t, same)
+	fixture.Release(t, same)
 }
 
-func jointJava(t *testing.T, x *JointTest) {
+func jointJava(t *testing.T, x *fixture.JointTest) {
 	redissonLock(t, x.S, x.Names[2])
 	redissonLock(t, x.S, x.Names[1])
-	require.ErrorIs(t, ErrOf(x.L.TryAcquire(t.Context())), primitives.ErrNotAcquired)
-	require.Empty(t, Fields(t, x.S, x.Names[0]))
-	waiting := StartAcquire(t.Context(), x.L)
-	AwaitWaiter(t, x.S, x.Base)
-	RedissonUnlock(t, x.S, x.Names[1])
-	RedissonUnlock(t, x.S, x.Names[2])
-	Release(t, AwaitHold(t, waiting))
+	require.ErrorIs(t, fixture.ErrOf(x.L.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+	require.Empty(t, fixture.Fields(t, x.S, x.Names[0]))
+	waiting := fixture.StartAcquire(t.Context(), x.L)
+	fixture.AwaitWaiter(t, x.S, x.Base)
+	fixture.RedissonUnlock(t, x.S, x.Names[1])
+	fixture.RedissonUnlock(t, x.S, x.Names[2])
+	fixture.Release(t, fixture.AwaitHold(t, waiting))
 }
 
-func jointClose(t *testing.T, x *JointTest) {
+func jointClose(t *testing.T, x *fixture.JointTest) {
 	hold := x.Acquire(t, t.Context())
-	CloseNow(x.C)
+	fixture.CloseNow(x.C)
 	require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrClosed)
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrClosed)
 	x.RequireCounts(t, hold.ID(), "1", "1", "1") // the critical section may still run
-	require.ErrorIs(t, ErrOf(x.L.Acquire(t.Context())), primitives.ErrClosed)
+	require.ErrorIs(t, fixture.ErrOf(x.L.Acquire(t.Context())), primitives.ErrClosed)
 	require.NoError(t, x.On(x.Other(t)).ReleaseID(t.Context(), hold.ID()))
 }
 
 // The wait ends although the awaited member belongs to another client.
-func jointCloseWaiting(t *testing.T, x *JointTest) {
+func jointCloseWaiting(t *testing.T, x *fixture.JointTest) {
 	other := x.Other(t)
 	locks := []*primitives.Lock{x.C.Lock(x.Names[0]), other.Lock(x.Names[1]), other.Lock(x.Names[2])}
 	var singles []*primitives.Hold
 	for _, name := range x.Names[1:] {
-		singles = append(singles, Acquire(t, t.Context(), other.Lock(name)))
+		singles = append(singles, fixture.Acquire(t, t.Context(), other.Lock(name)))
 	}
-	waiting := StartAcquire(t.Context(), x.Join(locks))
-	AwaitWaiter(t, x.S, x.Base)
-	inTime, cancel := context.WithTimeout(t.Context(), Soon)
+	waiting := fixture.StartAcquire(t.Context(), x.Join(locks))
+	fixture.AwaitWaiter(t, x.S, x.Base)
+	inTime, cancel := context.WithTimeout(t.Context(), fixture.Soon)
 	defer cancel()
 	require.NoError(t, x.C.Close(inTime))
 	require.NoError(t, inTime.Err(), "Close does not wait for the holders of the other members")
-	err := Await(t, waiting).Err
+	err := fixture.Await(t, waiting).Err
 	require.ErrorIs(t, err, primitives.ErrClosed)
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-	Release(t, singles...)
+	fixture.Release(t, singles...)
 }
 
-func jointUnsupported(t *testing.T, x *JointTest) {
-	err := ErrOf(x.L.ForceRelease(t.Context()))
+func jointUnsupported(t *testing.T, x *fixture.JointTest) {
+	err := fixture.ErrOf(x.L.ForceRelease(t.Context()))
 	require.ErrorIs(t, err, primitives.ErrUnsupported)
 	require.ErrorContains(t, err, "redlatch: force release "+x.Kind+" ")
 	require.ErrorContains(t, err, ": unsupported: free each of its locks")
-	err = ErrOf(x.L.Info(t.Context()))
+	err = fixture.ErrOf(x.L.Info(t.Context()))
 	require.ErrorIs(t, err, primitives.ErrUnsupported)
 	require.ErrorContains(t, err, ": unsupported: ask each of its locks")
 }
 
-func jointKinds(t *testing.T, x *JointTest) {
+func jointKinds(t *testing.T, x *fixture.JointTest) {
 	reader, writer := (*primitives.RWLock).Reader, (*primitives.RWLock).Writer
 	locks := func(c *primitives.Client, side func(*primitives.RWLock) *primitives.Lock) []*primitives.Lock {
 		return []*primitives.Lock{c.FairLock(x.Base + "-fair"), side(c.RWLock(x.Base + "-rw"))}
 	}
 	one, other := x.Join(locks(x.C, reader)), x.Join(locks(x.Other(t), reader))
-	hold := Acquire(t, t.Context(), one)
-	Release(t, Acquire(t, hold.Context(), one))
+	hold := fixture.Acquire(t, t.Context(), one)
+	fixture.Release(t, fixture.Acquire(t, hold.Context(), one))
 	require.NoError(t, hold.Check(t.Context()))
-	waiting := StartAcquire(t.Context(), other)
-	AwaitWaiter(t, x.S, x.Base)
-	Release(t, hold)
-	next := AwaitHold(t, waiting)
-	require.ErrorIs(t, ErrOf(x.Join(locks(x.C, writer)).TryAcquire(t.Context())), primitives.ErrNotAcquired)
-	Release(t, next)
-	hold = Acquire(t, t.Context(), x.Join(locks(x.C, writer)))
-	Release(t, hold)
+	waiting := fixture.StartAcquire(t.Context(), other)
+	fixture.AwaitWaiter(t, x.S, x.Base)
+	fixture.Release(t, hold)
+	next := fixture.AwaitHold(t, waiting)
+	require.ErrorIs(t, fixture.ErrOf(x.Join(locks(x.C, writer)).TryAcquire(t.Context())), primitives.ErrNotAcquired)
+	fixture.Release(t, next)
+	hold = fixture.Acquire(t, t.Context(), x.Join(locks(x.C, writer)))
+	fixture.Release(t, hold)
 
 	fenced := x.C.FencedLock(x.Base + "-fenced")
-	hold = Acquire(t, t.Context(), x.Join([]*primitives.Lock{fenced, x.C.Lock(x.Names[0])}))
+	hold = fixture.Acquire(t, t.Context(), x.Join([]*primitives.Lock{fenced, x.C.Lock(x.Names[0])}))
 	require.Positive(t, fenced.HoldFrom(hold.Context()).Token())
-	Release(t, hold)
+	fixture.Release(t, hold)
 	require.NoError(t, x.S.Client(t).Del(t.Context(), "redisson_lock_token:{"+x.Base+"-fenced}").Err())
 }
 
 func TestJointRejectsInvalidMembers(t *testing.T) {
 	t.Parallel()
-	c := NewClient(t, redistest.Miniredis(t).Client(t))
+	c := fixture.NewClient(t, redistest.Miniredis(t).Client(t))
 	a, b := c.Lock("a"), c.Lock("b")
 	for name, locks := range map[string][]*primitives.Lock{
 		"no member":             {},
@@ -405,14 +405,14 @@ func TestJointRejectsInvalidMembers(t *testing.T) {
 		"two kinds on one name": {a, c.FencedLock("a")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, join := range []Join{primitives.NewMultiLock, primitives.NewRedLock} {
+			for _, join := range []fixture.Join{primitives.NewMultiLock, primitives.NewRedLock} {
 				l := join(locks)
-				hold := Acquire(t, t.Context(), b)
+				hold := fixture.Acquire(t, t.Context(), b)
 				require.Nil(t, l.HoldFrom(hold.Context()))
-				Release(t, hold)
-				require.ErrorIs(t, ErrOf(l.Acquire(t.Context())), primitives.ErrInvalid)
-				require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrInvalid)
-				require.ErrorIs(t, ErrOf(l.Adopt(t.Context(), "id")), primitives.ErrInvalid)
+				fixture.Release(t, hold)
+				require.ErrorIs(t, fixture.ErrOf(l.Acquire(t.Context())), primitives.ErrInvalid)
+				require.ErrorIs(t, fixture.ErrOf(l.TryAcquire(t.Context())), primitives.ErrInvalid)
+				require.ErrorIs(t, fixture.ErrOf(l.Adopt(t.Context(), "id")), primitives.ErrInvalid)
 				require.ErrorIs(t, l.ReleaseID(t.Context(), "id"), primitives.ErrInvalid)
 				require.ErrorIs(t, l.Do(t.Context(), nil), primitives.ErrInvalid)
 				require.Panics(t, func() { l.Locker(t.Context()).Lock() })
@@ -426,16 +426,16 @@ func TestJointRejectsInvalidMembers(t *testing.T) {
 func TestJointLateReleaseFreesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	x := OnJoint(t, s, "multi")
+	x := fixture.OnJoint(t, s, "multi")
 	p := s.Proxy(t)
-	c := NewClient(t, p.Client(t, NoRetries))
-	blocked := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]))
+	c := fixture.NewClient(t, p.Client(t, fixture.NoRetries))
+	blocked := fixture.Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]))
 	acquireSHA, releaseSHA := scripts.Load("lock/acquire").SHA(), scripts.Load("lock/release").SHA()
 	released, again := false, false
 	var once sync.Once
 	dropped := make(chan struct{})                  // closed when the first release has been dropped
 	p.DropCommands(1000, func(args []string) bool { // the releases of the first member, until it is acquired again
-		if !Script(args) || !slices.Contains(args, x.Names[0]) || (args[1] != acquireSHA && args[1] != releaseSHA) {
+		if !fixture.Script(args) || !slices.Contains(args, x.Names[0]) || (args[1] != acquireSHA && args[1] != releaseSHA) {
 			return false
 		}
 		if args[1] == releaseSHA {
@@ -447,17 +447,17 @@ func TestJointLateReleaseFreesNothing(t *testing.T) {
 		return released && !again
 	})
 	l := x.Join([]*primitives.Lock{c.Lock(x.Names[0]), x.Other(t).Lock(x.Names[1])})
-	waiting := StartAcquire(t.Context(), l)
+	waiting := fixture.StartAcquire(t.Context(), l)
 	<-dropped
-	Release(t, blocked)
-	next := AwaitHold(t, waiting)
-	redistest.WaitFor(t, Soon, func() bool {
+	fixture.Release(t, blocked)
+	next := fixture.AwaitHold(t, waiting)
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		return next.Check(t.Context()) == nil && c.Lock(x.Names[0]).HoldFrom(next.Context()) != nil
 	}, "the first member is held")
 	time.Sleep(1500 * time.Millisecond) // retries of the release come within a second
 	require.NoError(t, next.Check(t.Context()))
-	Release(t, next)
-	RequireClean(t, s, x.Base)
+	fixture.Release(t, next)
+	fixture.RequireClean(t, s, x.Base)
 }
 
 // Of two goroutines that wait for a joint lock, the first one acquires it. It hears within the
@@ -466,14 +466,14 @@ func TestClockJointHoldHearsOfTheNextInLine(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"multi", "red"} {
 		redistest.RunBubble(t, kind, func(t *testing.T) {
-			x := OnJoint(t, redistest.Embedded(t), kind)
+			x := fixture.OnJoint(t, redistest.Embedded(t), kind)
 			before := x.Acquire(t, t.Context())
-			var waiting []<-chan Result
+			var waiting []<-chan fixture.Result
 			for range 2 {
-				waiting = append(waiting, StartAcquire(t.Context(), x.L))
+				waiting = append(waiting, fixture.StartAcquire(t.Context(), x.L))
 				time.Sleep(20 * time.Millisecond)
 			}
-			Release(t, before)
+			fixture.Release(t, before)
 			first := <-waiting[0]
 			require.NoError(t, first.Err)
 			began := time.Now()
@@ -482,10 +482,10 @@ func TestClockJointHoldHearsOfTheNextInLine(t *testing.T) {
 			case <-time.After(time.Minute):
 			}
 			require.Less(t, time.Since(began), 300*time.Millisecond)
-			Release(t, first.Hold)
+			fixture.Release(t, first.Hold)
 			second := <-waiting[1]
 			require.NoError(t, second.Err)
-			Release(t, second.Hold)
+			fixture.Release(t, second.Hold)
 		})
 	}
 }
@@ -497,25 +497,25 @@ func TestClockJointHoldHearsOfTheNextRemoteWaiter(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"multi", "red"} {
 		redistest.RunBubble(t, kind, func(t *testing.T) {
-			x := OnJoint(t, redistest.Embedded(t), kind)
+			x := fixture.OnJoint(t, redistest.Embedded(t), kind)
 			other := x.Other(t)
-			holder := AcquireAll(t, t.Context(), x.On(other), x.Locks(other)...)
+			holder := fixture.AcquireAll(t, t.Context(), x.On(other), x.Locks(other)...)
 			wanted := holder.Wanted()
 			time.Sleep(2300 * time.Millisecond) // the holder's client listens, and has just looked for waiters
-			first := StartAcquire(t.Context(), x.L, primitives.WithWait(50*time.Millisecond))
+			first := fixture.StartAcquire(t.Context(), x.L, primitives.WithWait(50*time.Millisecond))
 			time.Sleep(20 * time.Millisecond)
 			began := time.Now()
-			second := StartAcquire(t.Context(), x.L)
+			second := fixture.StartAcquire(t.Context(), x.L)
 			require.ErrorIs(t, (<-first).Err, primitives.ErrNotAcquired)
 			select {
 			case <-wanted:
 			case <-time.After(time.Minute):
 			}
 			require.Less(t, time.Since(began), 300*time.Millisecond)
-			Release(t, holder)
+			fixture.Release(t, holder)
 			got := <-second
 			require.NoError(t, got.Err)
-			Release(t, got.Hold)
+			fixture.Release(t, got.Hold)
 		})
 	}
 }

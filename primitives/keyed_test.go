@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -20,10 +20,10 @@ import (
 func TestKeyedLocksAndUnlocks(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		var events Recorder
+		var events fixture.Recorder
 		name := redistest.Name(t)
-		c := NewClient(t, s.Client(t), events.Option())
-		keyed, other := c.Keyed(), NewClient(t, s.Client(t)).Keyed()
+		c := fixture.NewClient(t, s.Client(t), events.Option())
+		keyed, other := c.Keyed(), fixture.NewClient(t, s.Client(t)).Keyed()
 		try := func(k *primitives.Keyed) bool {
 			t.Helper()
 			locked, err := k.TryLock(t.Context(), name)
@@ -43,7 +43,7 @@ func TestKeyedLocksAndUnlocks(t *testing.T) {
 		require.True(t, try(other))
 		require.NoError(t, other.Unlock(t.Context(), name))
 		require.Equal(t, []primitives.EventKind{"acquired", "acquired", "released", "released"}, events.Kinds())
-		RequireClean(t, s, name)
+		fixture.RequireClean(t, s, name)
 	})
 }
 
@@ -54,7 +54,7 @@ func TestKeyedExcludes(t *testing.T) {
 		name, n := redistest.Name(t), 0
 		var working sync.WaitGroup
 		for range 2 {
-			keyed := NewClient(t, s.Client(t)).Keyed()
+			keyed := fixture.NewClient(t, s.Client(t)).Keyed()
 			for range 4 {
 				working.Go(func() {
 					for range 20 {
@@ -69,17 +69,17 @@ func TestKeyedExcludes(t *testing.T) {
 		}
 		working.Wait()
 		require.Equal(t, 2*4*20, n)
-		RequireClean(t, s, name)
+		fixture.RequireClean(t, s, name)
 	})
 }
 
 // Of many calls of Unlock at once, one unlocks.
 func TestKeyedUnlocksOnce(t *testing.T) {
 	t.Parallel()
-	keyed, name := NewClient(t, redistest.Miniredis(t).Client(t)).Keyed(), redistest.Name(t)
+	keyed, name := fixture.NewClient(t, redistest.Miniredis(t).Client(t)).Keyed(), redistest.Name(t)
 	require.NoError(t, keyed.Lock(t.Context(), name))
 	var unlocked, notHeld atomic.Int32
-	Concurrently(8, func(int) {
+	fixture.Concurrently(8, func(int) {
 		err := keyed.Unlock(t.Context(), name)
 		if err == nil {
 			unlocked.Add(1)
@@ -97,7 +97,7 @@ func TestKeyedAfterALoss(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
-		keyed, admin := NewClient(t, s.Client(t)).Keyed(), NewClient(t, s.Client(t))
+		keyed, admin := fixture.NewClient(t, s.Client(t)).Keyed(), fixture.NewClient(t, s.Client(t))
 		for what, lose := range map[string]func(){
 			"known to the client": func() {
 				require.ErrorIs(t, keyed.Ensure(t.Context(), name), primitives.ErrLost)
@@ -107,20 +107,20 @@ func TestKeyedAfterALoss(t *testing.T) {
 			require.NoError(t, keyed.Lock(t.Context(), name))
 			require.NoError(t, keyed.Ensure(t.Context(), name))
 			require.NoError(t, s.Client(t).Del(t.Context(), name).Err())
-			taken := Acquire(t, t.Context(), admin.Lock(name))
+			taken := fixture.Acquire(t, t.Context(), admin.Lock(name))
 			lose()
 			locked, err := keyed.TryLock(t.Context(), name)
 			require.NoError(t, err, what)
 			require.False(t, locked, what)
-			next := Go(func() error { return keyed.Lock(t.Context(), name) })
+			next := fixture.Go(func() error { return keyed.Lock(t.Context(), name) })
 			short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			require.ErrorIs(t, keyed.Lock(short, name), context.DeadlineExceeded, what)
 			cancel()
-			Release(t, taken)
+			fixture.Release(t, taken)
 
 			require.ErrorIs(t, keyed.Unlock(t.Context(), name), primitives.ErrLost, what)
 			require.NoError(t, <-next, what)
-			require.Len(t, InfoOf(t, admin.Lock(name)).Holders, 1, "the Unlock of the former caller has left it")
+			require.Len(t, fixture.InfoOf(t, admin.Lock(name)).Holders, 1, "the Unlock of the former caller has left it")
 			require.NoError(t, keyed.Unlock(t.Context(), name), what)
 		}
 		require.ErrorIs(t, keyed.Ensure(t.Context(), name), primitives.ErrNotHeld)
@@ -128,9 +128,9 @@ func TestKeyedAfterALoss(t *testing.T) {
 		require.NoError(t, keyed.Lock(t.Context(), name))
 		require.NoError(t, s.Client(t).Del(t.Context(), name).Err())
 		require.NoError(t, keyed.Ensure(t.Context(), name), "it is locked again")
-		require.Error(t, ErrOf(admin.Lock(name).TryAcquire(t.Context())))
+		require.Error(t, fixture.ErrOf(admin.Lock(name).TryAcquire(t.Context())))
 		require.NoError(t, keyed.Unlock(t.Context(), name))
-		RequireClean(t, s, name)
+		fixture.RequireClean(t, s, name)
 	})
 }
 
@@ -142,7 +142,7 @@ func TestKeyedDoesNotWaitForTheReleaseOfALockOfNoUse(t *testing.T) {
 	const patience = 200 * time.Millisecond
 	s, name, acquired := redistest.Miniredis(t), redistest.Name(t), 0
 	p := s.Proxy(t)
-	keyed := NewClient(t, p.Client(t), primitives.WithObserver(func(e primitives.Event) {
+	keyed := fixture.NewClient(t, p.Client(t), primitives.WithObserver(func(e primitives.Event) {
 		if e.Kind != primitives.EventAcquired {
 			return
 		}
@@ -165,11 +165,11 @@ func TestKeyedDoesNotWaitForTheReleaseOfALockOfNoUse(t *testing.T) {
 func TestKeyedErrors(t *testing.T) {
 	t.Parallel()
 	p := redistest.Redis(t).Proxy(t)
-	c := NewClient(t, p.Client(t), primitives.WithCommandTimeout(2*time.Second))
+	c := fixture.NewClient(t, p.Client(t), primitives.WithCommandTimeout(2*time.Second))
 	name := redistest.Name(t)
 	for _, bad := range []primitives.Option{primitives.WithLease(-1), primitives.WithHoldContext(t.Context())} {
 		require.ErrorIs(t, c.Keyed(bad).Lock(t.Context(), name), primitives.ErrInvalid)
-		require.ErrorIs(t, ErrOf(c.Keyed(bad).TryLock(t.Context(), name)), primitives.ErrInvalid)
+		require.ErrorIs(t, fixture.ErrOf(c.Keyed(bad).TryLock(t.Context(), name)), primitives.ErrInvalid)
 	}
 	require.ErrorIs(t, c.Keyed().Lock(t.Context(), ""), primitives.ErrInvalid)
 	keyed := c.Keyed(primitives.WithWait(time.Second))
@@ -177,8 +177,8 @@ func TestKeyedErrors(t *testing.T) {
 	require.ErrorIs(t, keyed.Lock(t.Context(), name+"kept"), primitives.ErrNotAcquired, "the wait is over")
 
 	p.BlackHole(true)
-	failed := Go(func() error { return keyed.Lock(t.Context(), name) })
-	require.ErrorIs(t, ErrOf(keyed.TryLock(t.Context(), name)), primitives.ErrUnavailable)
+	failed := fixture.Go(func() error { return keyed.Lock(t.Context(), name) })
+	require.ErrorIs(t, fixture.ErrOf(keyed.TryLock(t.Context(), name)), primitives.ErrUnavailable)
 	require.ErrorIs(t, <-failed, primitives.ErrUnavailable)
 	p.BlackHole(false)
 

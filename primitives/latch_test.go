@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -27,7 +27,7 @@ func TestLatchOfTheLargestCount(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, rdb := redistest.Name(t), s.Client(t)
-		latch := NewClient(t, rdb).CountDownLatch(name)
+		latch := fixture.NewClient(t, rdb).CountDownLatch(name)
 		require.NoError(t, rdb.Set(t.Context(), name, math.MaxInt64, 0).Err())
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
@@ -46,7 +46,7 @@ func TestLatchWireFormat(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
 		ctx, key := t.Context(), redistest.Name(t)
 		latch := c.CountDownLatch(key)
-		w := &counterState{s.Client(t), key, Subscribe(t, s, latchChannel(key))}
+		w := &counterState{s.Client(t), key, fixture.Subscribe(t, s, latchChannel(key))}
 		down := func() (any, error) { return nil, latch.CountDown(ctx) }
 		count := func() (any, error) { return latch.Count(ctx) }
 		wait := func() (any, error) { return nil, latch.Wait(ctx) }
@@ -95,7 +95,7 @@ func awaitAll(t testing.TB, done <-chan error, n int) {
 		select {
 		case err := <-done:
 			require.NoError(t, err)
-		case <-time.After(Soon):
+		case <-time.After(fixture.Soon):
 			require.FailNow(t, "still waiting")
 		}
 	}
@@ -115,7 +115,7 @@ func TestLatchOpeningWakesAllWaiters(t *testing.T) {
 	}{
 		{"count down", false, countDown},
 		{"delete", false, func(ctx context.Context, latch *primitives.CountDownLatch, _ *redis.Client, _ string) error {
-			return ErrOf(latch.Delete(ctx))
+			return fixture.ErrOf(latch.Delete(ctx))
 		}},
 		{"count down by Redisson", false,
 			func(ctx context.Context, _ *primitives.CountDownLatch, rdb *redis.Client, key string) error {
@@ -129,16 +129,16 @@ func TestLatchOpeningWakesAllWaiters(t *testing.T) {
 				ctx, key, rdb := t.Context(), redistest.Name(t), s.Client(t)
 				p := s.Proxy(t)
 				p.DropMessages(row.mute)
-				latch := NewClient(t, p.Client(t)).CountDownLatch(key)
-				require.NoError(t, ErrOf(latch.Init(ctx, 1)))
+				latch := fixture.NewClient(t, p.Client(t)).CountDownLatch(key)
+				require.NoError(t, fixture.ErrOf(latch.Init(ctx, 1)))
 				const waiters = 10
 				done := waitAll(ctx, latch, waiters)
-				AwaitWaiter(t, s, key)
+				fixture.AwaitWaiter(t, s, key)
 				began := time.Now()
 				require.NoError(t, row.open(ctx, latch, rdb, key))
 				awaitAll(t, done, waiters)
-				require.Less(t, time.Since(began), SlowPoll)
-				RequireClean(t, s, key)
+				require.Less(t, time.Since(began), fixture.SlowPoll)
+				fixture.RequireClean(t, s, key)
 			})
 		}
 	})
@@ -149,23 +149,23 @@ func TestLatchWaitEndsWithItsContextOrItsClient(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		key := redistest.Name(t)
-		c := NewClient(t, s.Client(t))
+		c := fixture.NewClient(t, s.Client(t))
 		latch := c.CountDownLatch(key)
-		require.NoError(t, ErrOf(latch.Init(t.Context(), 1)))
+		require.NoError(t, fixture.ErrOf(latch.Init(t.Context(), 1)))
 
 		ctx, cancel := context.WithCancelCause(t.Context())
 		done := waitAll(ctx, latch, 2)
-		AwaitWaiter(t, s, key)
-		cancel(ErrTest)
+		fixture.AwaitWaiter(t, s, key)
+		cancel(fixture.ErrTest)
 		for range 2 {
 			err := <-done
-			require.ErrorIs(t, err, ErrTest)
+			require.ErrorIs(t, err, fixture.ErrTest)
 			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 		}
-		require.ErrorIs(t, latch.Wait(ctx), ErrTest, "the context is already done")
+		require.ErrorIs(t, latch.Wait(ctx), fixture.ErrTest, "the context is already done")
 
 		done = waitAll(t.Context(), latch, 2)
-		AwaitWaiter(t, s, key)
+		fixture.AwaitWaiter(t, s, key)
 		require.NoError(t, c.Close(t.Context()))
 		for range 2 {
 			require.ErrorIs(t, <-done, primitives.ErrClosed)
@@ -179,14 +179,14 @@ func TestLatchWaitEndsWithItsContextOrItsClient(t *testing.T) {
 func TestLatchWaitEndsWhileCloseAwaitsAHold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Miniredis(t)
-	c := NewClient(t, s.Client(t))
-	hold := Acquire(t, t.Context(), c.Lock("held"))
+	c := fixture.NewClient(t, s.Client(t))
+	hold := fixture.Acquire(t, t.Context(), c.Lock("held"))
 	latch := c.CountDownLatch("latch")
-	closed := Go(func() error { return c.Close(context.Background()) })
-	redistest.WaitFor(t, Soon, func() bool {
+	closed := fixture.Go(func() error { return c.Close(context.Background()) })
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		return errors.Is(latch.Wait(t.Context()), primitives.ErrClosed)
 	}, "Wait is refused")
-	Release(t, hold)
+	fixture.Release(t, hold)
 	require.NoError(t, <-closed)
 }
 
@@ -195,14 +195,14 @@ func TestLatchConcurrentCountDownsOpenItOnce(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
-		messages := Subscribe(t, s, latchChannel(key))
+		messages := fixture.Subscribe(t, s, latchChannel(key))
 		const clients, each = 8, 10
-		latch := NewClient(t, s.Client(t)).CountDownLatch(key)
-		require.NoError(t, ErrOf(latch.Init(ctx, clients*each)))
+		latch := fixture.NewClient(t, s.Client(t)).CountDownLatch(key)
+		require.NoError(t, fixture.ErrOf(latch.Init(ctx, clients*each)))
 		done := waitAll(ctx, latch, 5)
 		var wg sync.WaitGroup
 		for range clients {
-			latch := NewClient(t, s.Client(t)).CountDownLatch(key)
+			latch := fixture.NewClient(t, s.Client(t)).CountDownLatch(key)
 			wg.Go(func() {
 				for range each {
 					assert.NoError(t, latch.CountDown(ctx))
@@ -219,13 +219,13 @@ func TestLatchInACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t)
 	ctx := t.Context()
-	c := NewClient(t, cluster.ClusterClient(t))
+	c := fixture.NewClient(t, cluster.ClusterClient(t))
 	for _, name := range []string{"{a}b", "{}x", "a}b", "a{b"} {
-		require.ErrorIs(t, ErrOf(c.CountDownLatch(name).Init(ctx, 1)), primitives.ErrInvalid, name)
+		require.ErrorIs(t, fixture.ErrOf(c.CountDownLatch(name).Init(ctx, 1)), primitives.ErrInvalid, name)
 		require.ErrorIs(t, c.CountDownLatch(name).Wait(ctx), primitives.ErrInvalid, name)
 	}
 	latch := c.CountDownLatch(redistest.Name(t))
-	require.NoError(t, ErrOf(latch.Init(ctx, 1)))
+	require.NoError(t, fixture.ErrOf(latch.Init(ctx, 1)))
 	done := waitAll(ctx, latch, 3)
 	require.NoError(t, latch.CountDown(ctx))
 	awaitAll(t, done, 3)

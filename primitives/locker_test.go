@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redisutil"
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -20,11 +20,11 @@ var _ sync.Locker = (*primitives.Locker)(nil)
 // TestLockerIsSharedByGoroutines uses two Lockers of one name as mutexes.
 func TestLockerIsSharedByGoroutines(t *testing.T) {
 	t.Parallel()
-	EachLock(t, func(t *testing.T, x *LockTest) {
+	fixture.EachLock(t, func(t *testing.T, x *fixture.LockTest) {
 		mu, n := x.L.Locker(t.Context()), 0
 		other := x.Other(t).Locker(t.Context())
 		goroutines := redistest.Scaled(x.S, 100)
-		Concurrently(goroutines, func(i int) {
+		fixture.Concurrently(goroutines, func(i int) {
 			m := mu
 			if i%4 == 0 {
 				m = other
@@ -41,7 +41,7 @@ func TestLockerIsSharedByGoroutines(t *testing.T) {
 
 func TestLockerTryLock(t *testing.T) {
 	t.Parallel()
-	EachLock(t, func(t *testing.T, x *LockTest) {
+	fixture.EachLock(t, func(t *testing.T, x *fixture.LockTest) {
 		mu, other := x.L.Locker(t.Context()), x.Other(t).Locker(t.Context())
 		require.True(t, mu.TryLock())
 		require.False(t, mu.TryLock())
@@ -57,7 +57,7 @@ func TestLockerTryLock(t *testing.T) {
 // type, an invalid name and a closed client.
 func TestLockerPanicsWhereAMethodCannotReturnAnError(t *testing.T) {
 	t.Parallel()
-	EachLock(t, func(t *testing.T, x *LockTest) {
+	fixture.EachLock(t, func(t *testing.T, x *fixture.LockTest) {
 		mu := x.L.Locker(t.Context())
 		require.Panics(t, mu.Unlock, "not locked")
 		mu.Lock()
@@ -72,12 +72,12 @@ func TestLockerPanicsWhereAMethodCannotReturnAnError(t *testing.T) {
 			defer func() { waiting <- recover() }()
 			bounded.Lock()
 		}()
-		cancel(ErrTest)
-		require.ErrorIs(t, (<-waiting).(error), ErrTest)
-		requirePanics(t, ErrTest, func() { bounded.TryLock() })
+		cancel(fixture.ErrTest)
+		require.ErrorIs(t, (<-waiting).(error), fixture.ErrTest)
+		requirePanics(t, fixture.ErrTest, func() { bounded.TryLock() })
 		bounded.Unlock() // a done context still releases
-		requirePanics(t, ErrTest, bounded.Lock)
-		requirePanics(t, ErrTest, func() { bounded.TryLock() })
+		requirePanics(t, fixture.ErrTest, bounded.Lock)
+		requirePanics(t, fixture.ErrTest, func() { bounded.TryLock() })
 
 		require.NoError(t, x.Rdb.Set(t.Context(), x.Name, "not a lock", 0).Err())
 		require.Panics(t, mu.Lock)
@@ -97,8 +97,8 @@ func TestLockerPanicsWhereAMethodCannotReturnAnError(t *testing.T) {
 // so Lock does not wait.
 func TestLockerPanicsIfTheOuterHoldIsLost(t *testing.T) {
 	t.Parallel()
-	EachLock(t, func(t *testing.T, x *LockTest) {
-		hold := Acquire(t, t.Context(), x.L)
+	fixture.EachLock(t, func(t *testing.T, x *fixture.LockTest) {
+		hold := fixture.Acquire(t, t.Context(), x.L)
 		mu := x.L.Locker(context.WithoutCancel(hold.Context()))
 		mu.Lock()   // nested
 		mu.Unlock() //nolint:staticcheck // the critical section is empty: the test is about locking
@@ -119,7 +119,7 @@ func TestLockerPanicsIfRightsAreMissing(t *testing.T) {
 	s.SetUser(t, "bob", "on", ">"+redistest.Password, "~*", "&*", "+@all", "-@hash")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	mu := NewClient(t, s.As("bob").Client(t)).Lock(redistest.Name(t)).Locker(ctx)
+	mu := fixture.NewClient(t, s.As("bob").Client(t)).Lock(redistest.Name(t)).Locker(ctx)
 	defer func() {
 		err, ok := recover().(error)
 		require.True(t, ok, "a panic with an error")
@@ -144,14 +144,14 @@ func requirePanics(t *testing.T, want error, f func()) {
 // reports a loss to the observer.
 func TestLockerIgnoresTheWaitOfItsHandle(t *testing.T) {
 	t.Parallel()
-	EachLock(t, func(t *testing.T, x *LockTest) {
-		hold := Acquire(t, t.Context(), x.L, primitives.WithLease(ShortLease))
+	fixture.EachLock(t, func(t *testing.T, x *fixture.LockTest) {
+		hold := fixture.Acquire(t, t.Context(), x.L, primitives.WithLease(fixture.ShortLease))
 		mu := x.C.Lock(x.Name, primitives.WithWait(0)).Locker(t.Context())
 		mu.Lock()
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		require.NoError(t, ErrOf(x.L.ForceRelease(t.Context())))
+		require.NoError(t, fixture.ErrOf(x.L.ForceRelease(t.Context())))
 		mu.Unlock()
-		redistest.WaitFor(t, Soon, func() bool {
+		redistest.WaitFor(t, fixture.Soon, func() bool {
 			return slices.ContainsFunc(x.Heard.All(primitives.EventLost), func(e primitives.Event) bool {
 				return e.ID != hold.ID()
 			})

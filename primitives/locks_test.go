@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -19,15 +19,15 @@ import (
 // duration, and waiters go on.
 func TestTTLBeyondADuration(t *testing.T) {
 	t.Parallel()
-	x := OnRW(t, redistest.Redis(t))
-	hold := Acquire(t, t.Context(), x.RW.Writer())
+	x := fixture.OnRW(t, redistest.Redis(t))
+	hold := fixture.Acquire(t, t.Context(), x.RW.Writer())
 	require.NoError(t, x.Rdb.Do(t.Context(), "pexpire", x.Name, int64(1e14)).Err())
-	require.Greater(t, InfoOf(t, x.RW.Writer()).TTL, 290*365*24*time.Hour)
+	require.Greater(t, fixture.InfoOf(t, x.RW.Writer()).TTL, 290*365*24*time.Hour)
 	require.Greater(t, listLocks(t, x.C, x.Name)[x.Name].TTL, 290*365*24*time.Hour)
-	waiting := StartAcquire(t.Context(), x.Other(t).Writer())
+	waiting := fixture.StartAcquire(t.Context(), x.Other(t).Writer())
 	x.AwaitWaiter(t)
-	Release(t, hold)
-	Release(t, AwaitHold(t, waiting))
+	fixture.Release(t, hold)
+	fixture.Release(t, fixture.AwaitHold(t, waiting))
 }
 
 // listLocks returns what Locks lists, by name.
@@ -49,10 +49,10 @@ func TestLocksListsHeldLocksThatMatch(t *testing.T) {
 		t.Run("prefix "+prefix, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				name, rdb := redistest.Name(t)+".", s.Client(t)
-				c := NewClient(t, s.Client(t), primitives.WithPrefix(prefix), primitives.WithClientName(""))
+				c := fixture.NewClient(t, s.Client(t), primitives.WithPrefix(prefix), primitives.WithClientName(""))
 				var holds []*primitives.Hold
 				for i := range 25 {
-					holds = append(holds, Acquire(t, t.Context(), c.Lock(fmt.Sprint(name, i))))
+					holds = append(holds, fixture.Acquire(t, t.Context(), c.Lock(fmt.Sprint(name, i))))
 				}
 				for key, fields := range map[string][]any{
 					"-read":  {"mode", "read", c.ID() + ":7", 1},
@@ -82,7 +82,7 @@ func TestLocksListsHeldLocksThatMatch(t *testing.T) {
 					Name: name + "-write", Kind: "writer", TTL: -1,
 					Holders: []primitives.Holder{{ID: c.ID() + ":7", Count: 2, TTL: -1}},
 				}, found[name+"-write"])
-				Release(t, holds...)
+				fixture.Release(t, holds...)
 				require.Len(t, listLocks(t, c, name+"*"), 2)
 			})
 		})
@@ -91,8 +91,8 @@ func TestLocksListsHeldLocksThatMatch(t *testing.T) {
 
 func TestLocksEndsWithTheLoopOrAnError(t *testing.T) {
 	t.Parallel()
-	EachLock(t, func(t *testing.T, x *LockTest) {
-		hold := Acquire(t, t.Context(), x.L)
+	fixture.EachLock(t, func(t *testing.T, x *fixture.LockTest) {
+		hold := fixture.Acquire(t, t.Context(), x.L)
 		for _, err := range x.C.Locks(t.Context(), "*") {
 			require.NoError(t, err)
 			break
@@ -106,7 +106,7 @@ func TestLocksEndsWithTheLoopOrAnError(t *testing.T) {
 		}
 		require.Len(t, errs, 1)
 		require.ErrorIs(t, errs[0], context.Canceled)
-		Release(t, hold)
+		fixture.Release(t, hold)
 	})
 }
 
@@ -116,20 +116,20 @@ func TestLocksReportsKindsAndLiveReaders(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		rdb := s.Client(t)
-		c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithLease(time.Minute)))
+		c := fixture.NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithLease(time.Minute)))
 		lease := primitives.WithLease(20 * time.Second)
-		Acquire(t, t.Context(), c.Lock(name+"plain"))
-		Acquire(t, t.Context(), c.FencedLock(name+"fenced"))
-		Acquire(t, t.Context(), c.FairLock(name+"fair"))
-		waiting := StartAcquire(t.Context(), c.FairLock(name+"fair"))
-		redistest.WaitFor(t, Soon, func() bool {
+		fixture.Acquire(t, t.Context(), c.Lock(name+"plain"))
+		fixture.Acquire(t, t.Context(), c.FencedLock(name+"fenced"))
+		fixture.Acquire(t, t.Context(), c.FairLock(name+"fair"))
+		waiting := fixture.StartAcquire(t.Context(), c.FairLock(name+"fair"))
+		redistest.WaitFor(t, fixture.Soon, func() bool {
 			return rdb.LLen(t.Context(), "redisson_lock_queue:{"+name+"fair}").Val() == 1
 		}, "the waiter is in the queue")
-		long := Acquire(t, t.Context(), c.RWLock(name+"read").Reader())
-		short := Acquire(t, t.Context(), c.RWLock(name+"read").Reader(), lease)
-		expired := Acquire(t, t.Context(), c.RWLock(name+"read").Reader())
-		allExpired := Acquire(t, t.Context(), c.RWLock(name+"expired").Reader())
-		Acquire(t, t.Context(), c.RWLock(name+"write").Writer(), primitives.WithOwner("o"))
+		long := fixture.Acquire(t, t.Context(), c.RWLock(name+"read").Reader())
+		short := fixture.Acquire(t, t.Context(), c.RWLock(name+"read").Reader(), lease)
+		expired := fixture.Acquire(t, t.Context(), c.RWLock(name+"read").Reader())
+		allExpired := fixture.Acquire(t, t.Context(), c.RWLock(name+"expired").Reader())
+		fixture.Acquire(t, t.Context(), c.RWLock(name+"write").Writer(), primitives.WithOwner("o"))
 		require.NoError(t, rdb.Del(t.Context(), "{"+name+"read}:"+expired.ID()+":rwlock_timeout:1",
 			"{"+name+"expired}:"+allExpired.ID()+":rwlock_timeout:1").Err())
 		found := listLocks(t, c, "*"+name+"*") // shared counts are not listed
@@ -151,7 +151,7 @@ func TestLocksReportsKindsAndLiveReaders(t *testing.T) {
 		hold, _, err := rdb.HScan(t.Context(), name+"fair", 0, "*", 10).Result()
 		require.NoError(t, err)
 		require.NoError(t, c.FairLock(name+"fair").ReleaseID(t.Context(), hold[0]))
-		Release(t, AwaitHold(t, waiting))
+		fixture.Release(t, fixture.AwaitHold(t, waiting))
 	})
 }
 
@@ -161,12 +161,12 @@ func TestLocksListsANameWhoseKeysAreInTwoSlots(t *testing.T) {
 	servers := redistest.Cluster(t)
 	name := redistest.Name(t) + "a}b"
 	rdb := servers.ClusterClient(t)
-	c := NewClient(t, servers.ClusterClient(t))
+	c := fixture.NewClient(t, servers.ClusterClient(t))
 	require.NoError(t, rdb.HSet(t.Context(), name, c.ID()+":1", 1).Err())
 	require.NoError(t, rdb.PExpire(t.Context(), name, time.Minute).Err())
 	t.Cleanup(func() { rdb.Del(context.Background(), name) })
 	// A plain client of a server that enforces slots lists it, too.
-	for _, c := range []*primitives.Client{c, NewClient(t, servers.Node(t, name).Client(t))} {
+	for _, c := range []*primitives.Client{c, fixture.NewClient(t, servers.Node(t, name).Client(t))} {
 		found := listLocks(t, c, "*"+name)
 		require.Len(t, found, 1)
 		require.Equal(t, "lock", found[name].Kind)
@@ -177,14 +177,14 @@ func TestLocksListsANameWhoseKeysAreInTwoSlots(t *testing.T) {
 func TestListTakesFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	s, name := redistest.Redis(t), redistest.Name(t)
-	c := NewClient(t, s.Client(t), primitives.WithPrefix(name))
+	c := fixture.NewClient(t, s.Client(t), primitives.WithPrefix(name))
 	for i := range 300 {
-		Acquire(t, t.Context(), c.Lock(fmt.Sprint(i)))
+		fixture.Acquire(t, t.Context(), c.Lock(fmt.Sprint(i)))
 	}
 	rdb := s.Client(t)
 	var trips roundTrips
 	rdb.AddHook(&trips)
-	lister := NewClient(t, rdb, primitives.WithPrefix(name), primitives.WithClientName(""))
+	lister := fixture.NewClient(t, rdb, primitives.WithPrefix(name), primitives.WithClientName(""))
 	require.Len(t, listLocks(t, lister, "*"), 300)
 	require.Less(t, trips.n.Load(), int64(100), "one after another they would take 300 round trips")
 }

@@ -14,17 +14,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
 // lossTest is a hold in a bubble, of a client whose events and log are recorded.
 type lossTest struct {
-	*BubbleTest
+	*fixture.BubbleTest
 	c     *primitives.Client
-	heard *Recorder
-	log   *LogBuffer
+	heard *fixture.Recorder
+	log   *fixture.LogBuffer
 	hold  *primitives.Hold
 }
 
@@ -61,7 +61,7 @@ func TestC27LossReportsItsReason(t *testing.T) {
 		},
 		{
 			name: "released by force", lose: func(t *testing.T, x *lossTest) {
-				held := ForceRelease(t, named(NewClient(t, x.S.Client(t))))
+				held := fixture.ForceRelease(t, named(fixture.NewClient(t, x.S.Client(t))))
 				require.True(t, held)
 			},
 			within: 200 * time.Millisecond, reason: primitives.LossForced,
@@ -70,7 +70,7 @@ func TestC27LossReportsItsReason(t *testing.T) {
 		{
 			name: "a fixed lease, released by id", opts: []primitives.Option{primitives.WithLease(time.Hour)},
 			lose: func(t *testing.T, x *lossTest) {
-				require.NoError(t, named(NewClient(t, x.S.Client(t))).ReleaseID(t.Context(), x.hold.ID()))
+				require.NoError(t, named(fixture.NewClient(t, x.S.Client(t))).ReleaseID(t.Context(), x.hold.ID()))
 			},
 			within: 200 * time.Millisecond, reason: primitives.LossForced,
 			text: `lost: forced: released or taken over by id or by force`,
@@ -78,7 +78,7 @@ func TestC27LossReportsItsReason(t *testing.T) {
 		{
 			name: "adopted", lock: func(c *primitives.Client) *primitives.Lock { return c.FencedLock("orders:42") },
 			lose: func(t *testing.T, x *lossTest) {
-				hold, err := NewClient(t, x.S.Client(t)).FencedLock("orders:42").Adopt(t.Context(), x.hold.ID())
+				hold, err := fixture.NewClient(t, x.S.Client(t)).FencedLock("orders:42").Adopt(t.Context(), x.hold.ID())
 				t.Cleanup(func() { runtime.KeepAlive(hold) })
 				require.NoError(t, err)
 			},
@@ -117,14 +117,14 @@ func TestC27LossReportsItsReason(t *testing.T) {
 			text: `lost: members: too few are left: redlatch: lock "orders:42" lost: gone: Redis does not`,
 		},
 	} {
-		RunBubble(t, tt.name, func(t *testing.T, b *BubbleTest) {
-			x := &lossTest{BubbleTest: b, heard: &Recorder{}, log: &LogBuffer{}}
-			x.c = NewClient(t, b.P.Client(t), x.heard.Option(), x.log.Logger())
+		fixture.RunBubble(t, tt.name, func(t *testing.T, b *fixture.BubbleTest) {
+			x := &lossTest{BubbleTest: b, heard: &fixture.Recorder{}, log: &fixture.LogBuffer{}}
+			x.c = fixture.NewClient(t, b.P.Client(t), x.heard.Option(), x.log.Logger())
 			if tt.lock == nil {
 				tt.lock = named
 			}
 			l := tt.lock(x.c)
-			x.hold = Acquire(t, t.Context(), l, tt.opts...)
+			x.hold = fixture.Acquire(t, t.Context(), l, tt.opts...)
 			ctx := x.hold.Context()
 			time.Sleep(2 * time.Second)
 			require.NoError(t, x.hold.Check(t.Context()))
@@ -175,7 +175,7 @@ func TestC27LossReportsItsReason(t *testing.T) {
 
 func TestC27DoReturnsTheReason(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
 		err := b.L.Do(t.Context(), func(ctx context.Context) error {
 			require.NoError(t, b.S.Client(t).Del(t.Context(), "l").Err())
 			<-ctx.Done()
@@ -193,13 +193,14 @@ func TestC27DoReturnsTheReason(t *testing.T) {
 // logged once.
 func TestC27FailedRenewalsAreLogged(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
-		log, details, heard := &LogBuffer{}, &LogBuffer{}, &Recorder{}
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+		log, details, heard := &fixture.LogBuffer{}, &fixture.LogBuffer{}, &fixture.Recorder{}
 		logger := slog.New(slog.NewMultiHandler(
 			slog.NewJSONHandler(log, nil), slog.NewJSONHandler(details, &slog.HandlerOptions{Level: slog.LevelDebug}),
 		))
-		c := NewClient(t, b.P.Client(t, ShortTimeouts), primitives.WithLogger(logger), heard.Option())
-		holds := []*primitives.Hold{Acquire(t, t.Context(), c.Lock("x")), Acquire(t, t.Context(), c.Lock("y"))}
+		c := fixture.NewClient(t, b.P.Client(t, fixture.ShortTimeouts), primitives.WithLogger(logger), heard.Option())
+		holds := []*primitives.Hold{fixture.Acquire(t, t.Context(), c.Lock("x")),
+			fixture.Acquire(t, t.Context(), c.Lock("y"))}
 		time.Sleep(9 * time.Second)
 		b.P.Cut()
 		time.Sleep(10 * time.Second)
@@ -229,11 +230,11 @@ func TestC10HoldIsLostDuringACall(t *testing.T) {
 		"Check":  func(ctx context.Context, hold *primitives.Hold) error { return hold.Check(ctx) },
 		"Extend": func(ctx context.Context, hold *primitives.Hold) error { return hold.Extend(ctx, time.Minute) },
 	} {
-		RunBubble(t, name, func(t *testing.T, b *BubbleTest) {
-			log := &LogBuffer{}
-			c := NewClient(t, b.P.Client(t, func(o *redis.Options) { o.ReadTimeout = 20 * time.Second }),
+		fixture.RunBubble(t, name, func(t *testing.T, b *fixture.BubbleTest) {
+			log := &fixture.LogBuffer{}
+			c := fixture.NewClient(t, b.P.Client(t, func(o *redis.Options) { o.ReadTimeout = 20 * time.Second }),
 				primitives.WithCommandTimeout(20*time.Second), log.Logger())
-			hold := Acquire(t, t.Context(), c.Lock("l"), primitives.WithLease(5*time.Second))
+			hold := fixture.Acquire(t, t.Context(), c.Lock("l"), primitives.WithLease(5*time.Second))
 			require.NoError(t, hold.Check(t.Context())) // loads the script
 			_ = hold.Extend(t.Context(), time.Second)
 			b.P.Delay(6 * time.Second)
@@ -253,19 +254,19 @@ func TestC10HoldIsLostDuringACall(t *testing.T) {
 func TestC10LossIsFoundAsSoonAfterAnExtension(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(3*time.Second)))
+	c := fixture.NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(3*time.Second)))
 	nest := func(l *primitives.Lock, opts ...primitives.Option) *primitives.Hold {
-		outer := Acquire(t, t.Context(), l)
-		_ = Acquire(t, outer.Context(), l, opts...)
+		outer := fixture.Acquire(t, t.Context(), l)
+		_ = fixture.Acquire(t, outer.Context(), l, opts...)
 		return outer
 	}
-	extended := func(l Handle, opts ...primitives.Option) *primitives.Hold {
-		hold := Acquire(t, t.Context(), l, opts...)
+	extended := func(l fixture.Handle, opts ...primitives.Option) *primitives.Hold {
+		hold := fixture.Acquire(t, t.Context(), l, opts...)
 		require.NoError(t, hold.Extend(t.Context(), 20*time.Second))
 		return hold
 	}
 	pool := c.PermitExpirableSemaphore("permits")
-	require.NoError(t, ErrOf(pool.Init(t.Context(), 1)))
+	require.NoError(t, fixture.ErrOf(pool.Init(t.Context(), 1)))
 	holds := map[string]*primitives.Hold{
 		"lock":    extended(c.Lock("lock")),
 		"fair":    extended(c.FairLock("fair")),
@@ -278,17 +279,17 @@ func TestC10LossIsFoundAsSoonAfterAnExtension(t *testing.T) {
 		"beside a nested hold with a lease":    nest(c.Lock("lease"), primitives.WithLease(20*time.Second)),
 		"beside a nested hold with a long TTL": nest(c.Lock("long"), primitives.WithWatchdog(time.Minute)),
 		"beside an extended nested hold":       nest(c.Lock("nested")),
-		"with a maximum hold time below a TTL": Acquire(t, t.Context(), c.Lock("max"),
+		"with a maximum hold time below a TTL": fixture.Acquire(t, t.Context(), c.Lock("max"),
 			primitives.WithMaxHold(2900*time.Millisecond)),
 	}
 	time.Sleep(1500 * time.Millisecond)
 	for _, hold := range holds {
-		RequireLive(t, hold.Context())
+		fixture.RequireLive(t, hold.Context())
 	}
 	require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
 	began := time.Now()
 	for name, hold := range holds {
-		RequireEnds(t, hold.Context(), primitives.ErrLost)
+		fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 		assert.Less(t, time.Since(began), 4*time.Second, "the TTL is 3 s: %s", name)
 		loss, _ := errors.AsType[*primitives.LossError](context.Cause(hold.Context()))
 		t.Log(name, time.Since(began).Round(time.Millisecond), loss.Reason)
@@ -311,23 +312,23 @@ func TestC10RestartWithoutDataIsToldAtOnce(t *testing.T) {
 			t.Parallel()
 			s := redistest.Fresh(t)
 			lease := primitives.WithLease(time.Minute)
-			old, young := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+			old, young := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
 			holds := map[string]*primitives.Hold{
-				"old, renewed":     Acquire(t, t.Context(), old.Lock("a")),
-				"old, fixed lease": Acquire(t, t.Context(), old.RWLock("b").Reader(), lease),
+				"old, renewed":     fixture.Acquire(t, t.Context(), old.Lock("a")),
+				"old, fixed lease": fixture.Acquire(t, t.Context(), old.RWLock("b").Reader(), lease),
 			}
-			extended := Acquire(t, t.Context(), old.Lock("e"))
+			extended := fixture.Acquire(t, t.Context(), old.Lock("e"))
 			require.NoError(t, extended.Extend(t.Context(), time.Hour))
 			holds["old, extended"] = extended
-			AwaitWaiter(t, s, "redlatch_holder:")
+			fixture.AwaitWaiter(t, s, "redlatch_holder:")
 			for key, c := range map[string]*primitives.Client{"young": young, "young, of a client that listens": old} {
-				holds[key+", renewed"] = Acquire(t, t.Context(), c.FairLock(key))
-				holds[key+", fixed lease"] = Acquire(t, t.Context(), c.FencedLock(key+"f"), lease)
+				holds[key+", renewed"] = fixture.Acquire(t, t.Context(), c.FairLock(key))
+				holds[key+", fixed lease"] = fixture.Acquire(t, t.Context(), c.FencedLock(key+"f"), lease)
 			}
 			stop(t, s)
 			began := time.Now()
 			for key, hold := range holds {
-				RequireEnds(t, hold.Context(), primitives.ErrLost)
+				fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 				assert.Less(t, time.Since(began), 3*time.Second, key)
 				t.Log(key, time.Since(began).Round(time.Millisecond))
 			}
@@ -341,10 +342,10 @@ func TestC10QuestionsAboutHoldsOfCallersIDs(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		p, name := s.Proxy(t), redistest.Name(t)
-		c := NewClient(t, p.Client(t))
+		c := fixture.NewClient(t, p.Client(t))
 		var kept, lost []*primitives.Hold
 		take := func(l *primitives.Lock, opts ...primitives.Option) {
-			hold := Acquire(t, t.Context(), l, append(opts, primitives.WithLease(time.Hour))...)
+			hold := fixture.Acquire(t, t.Context(), l, append(opts, primitives.WithLease(time.Hour))...)
 			if strings.HasSuffix(l.Name(), "lost") {
 				lost = append(lost, hold)
 			} else {
@@ -358,17 +359,17 @@ func TestC10QuestionsAboutHoldsOfCallersIDs(t *testing.T) {
 			take(c.RWLock(name + "rw" + suffix).Reader())
 			take(c.RWLock(name+"rw"+suffix).Reader(), owner)
 		}
-		AwaitWaiter(t, s, "redlatch_holder:{"+strings.ReplaceAll(c.ID(), "-", "")[:16])
+		fixture.AwaitWaiter(t, s, "redlatch_holder:{"+strings.ReplaceAll(c.ID(), "-", "")[:16])
 		for _, hold := range lost {
 			require.NoError(t, s.Client(t).Del(t.Context(), hold.Name()).Err())
 		}
 		require.NotZero(t, p.CutPubSub())
 		for _, hold := range lost {
-			RequireEnds(t, hold.Context(), primitives.ErrLost)
+			fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 		}
 		for _, hold := range kept {
 			require.NoError(t, hold.Check(t.Context()), "%s %s", hold.Name(), hold.ID())
-			RequireLive(t, hold.Context())
+			fixture.RequireLive(t, hold.Context())
 		}
 	})
 }

@@ -16,24 +16,24 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
-func multiAllOrNone(t *testing.T, x *JointTest) {
+func multiAllOrNone(t *testing.T, x *fixture.JointTest) {
 	for i, name := range x.Names {
-		single := Acquire(t, t.Context(), x.Other(t).Lock(name))
-		require.ErrorIs(t, ErrOf(x.L.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+		single := fixture.Acquire(t, t.Context(), x.Other(t).Lock(name))
+		require.ErrorIs(t, fixture.ErrOf(x.L.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 		want := []string{"", "", ""}
 		want[i] = "1"
 		x.RequireCounts(t, single.ID(), want...)
-		Release(t, single)
+		fixture.Release(t, single)
 	}
 }
 
-func multiLost(t *testing.T, x *JointTest) {
+func multiLost(t *testing.T, x *fixture.JointTest) {
 	for _, find := range []func(hold *primitives.Hold) error{
 		func(hold *primitives.Hold) error { return hold.Check(t.Context()) },
 		func(hold *primitives.Hold) error { return hold.Extend(t.Context(), time.Minute) },
@@ -41,8 +41,8 @@ func multiLost(t *testing.T, x *JointTest) {
 		nil,
 	} {
 		before := len(x.Events.All(primitives.EventLost))
-		hold := Acquire(t, t.Context(), x.L, primitives.WithWatchdog(ShortLease))
-		require.NoError(t, ErrOf(x.C.Lock(x.Names[1]).ForceRelease(t.Context())))
+		hold := fixture.Acquire(t, t.Context(), x.L, primitives.WithWatchdog(fixture.ShortLease))
+		require.NoError(t, fixture.ErrOf(x.C.Lock(x.Names[1]).ForceRelease(t.Context())))
 		if find != nil {
 			require.ErrorIs(t, find(hold), primitives.ErrLost)
 			require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
@@ -53,7 +53,7 @@ func multiLost(t *testing.T, x *JointTest) {
 		x.RequireCounts(t, "", "", "", "") // Release has freed the other members
 		require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
-		redistest.WaitFor(t, Soon, func() bool {
+		redistest.WaitFor(t, fixture.Soon, func() bool {
 			return len(x.Events.All(primitives.EventLost)) > before
 		}, "the loss is reported")
 		lost := x.Events.All(primitives.EventLost)
@@ -62,37 +62,38 @@ func multiLost(t *testing.T, x *JointTest) {
 	}
 }
 
-func multiValidity(t *testing.T, x *JointTest) {
+func multiValidity(t *testing.T, x *fixture.JointTest) {
 	locks := x.Locks(x.C)
 	locks[2] = x.C.Lock(x.Names[0], primitives.WithLease(3*time.Second))
-	hold := Acquire(t, t.Context(), x.Join(locks))
+	hold := fixture.Acquire(t, t.Context(), x.Join(locks))
 	require.LessOrEqual(t, time.Until(hold.ValidUntil()), 3*time.Second)
 	require.NoError(t, hold.Extend(t.Context(), time.Minute))
 	require.Greater(t, time.Until(hold.ValidUntil()), 30*time.Second)
-	Release(t, hold)
+	fixture.Release(t, hold)
 }
 
-func multiExtend(t *testing.T, x *JointTest) {
+func multiExtend(t *testing.T, x *fixture.JointTest) {
 	hold := x.Acquire(t, t.Context())
-	require.NoError(t, ErrOf(x.C.Lock(x.Names[2]).ForceRelease(t.Context())))
-	other := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[2]), primitives.WithLease(5*time.Second))
+	require.NoError(t, fixture.ErrOf(x.C.Lock(x.Names[2]).ForceRelease(t.Context())))
+	other := fixture.Acquire(t, t.Context(), x.Other(t).Lock(x.Names[2]), primitives.WithLease(5*time.Second))
 	require.ErrorIs(t, hold.Extend(t.Context(), time.Hour), primitives.ErrLost)
 	require.Less(t, x.S.Client(t).PTTL(t.Context(), x.Names[2]).Val(), 6*time.Second)
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 	require.NoError(t, other.Check(t.Context()))
-	Release(t, other)
+	fixture.Release(t, other)
 }
 
-func multiLeakedLost(t *testing.T, x *JointTest) {
+func multiLeakedLost(t *testing.T, x *fixture.JointTest) {
 	c := x.Other(t)
 	func() {
 		hold, err := x.On(c).Acquire(t.Context()) // the fixture's Acquire keeps a reference
 		require.NoError(t, err)
-		require.NoError(t, ErrOf(c.Lock(x.Names[0]).ForceRelease(t.Context())))
+		require.NoError(t, fixture.ErrOf(c.Lock(x.Names[0]).ForceRelease(t.Context())))
 		require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
 	}()
-	closed := Go(func() error { return c.Close(context.Background()) }) // Close waits for holds that are still referenced
-	redistest.WaitFor(t, Soon, func() bool {
+	// Close waits for holds that are still referenced.
+	closed := fixture.Go(func() error { return c.Close(context.Background()) })
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		runtime.GC()
 		return len(closed) > 0
 	}, "Close returns once the hold is collected")
@@ -100,59 +101,59 @@ func multiLeakedLost(t *testing.T, x *JointTest) {
 	x.S.Client(t).Del(t.Context(), x.Names...)
 }
 
-func multiCloseOther(t *testing.T, x *JointTest) {
+func multiCloseOther(t *testing.T, x *fixture.JointTest) {
 	other := x.Other(t)
 	l := x.Join([]*primitives.Lock{x.C.Lock(x.Names[0]), other.Lock(x.Names[1])})
-	hold := Acquire(t, t.Context(), l)
-	CloseNow(other)
-	RequireEnds(t, hold.Context(), primitives.ErrLost)
+	hold := fixture.Acquire(t, t.Context(), l)
+	fixture.CloseNow(other)
+	fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-	require.Empty(t, Fields(t, x.S, x.Names[0]))
-	require.NotEmpty(t, Fields(t, x.S, x.Names[1]), "the critical section may still run")
-	require.ErrorIs(t, ErrOf(l.Acquire(t.Context())), primitives.ErrClosed)
+	require.Empty(t, fixture.Fields(t, x.S, x.Names[0]))
+	require.NotEmpty(t, fixture.Fields(t, x.S, x.Names[1]), "the critical section may still run")
+	require.ErrorIs(t, fixture.ErrOf(l.Acquire(t.Context())), primitives.ErrClosed)
 	require.NoError(t, x.C.Lock(x.Names[1]).ReleaseID(t.Context(), hold.ID()))
 }
 
 // Whoever nests in a member gets the id of the joint hold, and each member keeps its own count.
-func multiCounts(t *testing.T, x *JointTest) {
+func multiCounts(t *testing.T, x *fixture.JointTest) {
 	hold := x.Acquire(t, t.Context())
-	member := Acquire(t, hold.Context(), x.C.Lock(x.Names[1]))
+	member := fixture.Acquire(t, hold.Context(), x.C.Lock(x.Names[1]))
 	x.RequireCounts(t, hold.ID(), "1", "2", "1")
 	again := x.Acquire(t, member.Context())
 	x.RequireCounts(t, hold.ID(), "2", "3", "2")
-	Release(t, hold)
+	fixture.Release(t, hold)
 	x.RequireCounts(t, hold.ID(), "1", "2", "1")
-	Release(t, again)
+	fixture.Release(t, again)
 	x.RequireCounts(t, hold.ID(), "", "1", "")
 	require.NoError(t, member.Check(t.Context()))
-	Release(t, member)
+	fixture.Release(t, member)
 	x.RequireCounts(t, hold.ID(), "", "", "")
 }
 
 // A shared id that equals a multi lock's keeps its count when the multi lock is released.
-func multiSharedCount(t *testing.T, x *JointTest) {
+func multiSharedCount(t *testing.T, x *fixture.JointTest) {
 	hold := x.Acquire(t, t.Context())
-	shared := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]), primitives.WithOwner(hold.ID()))
+	shared := fixture.Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]), primitives.WithOwner(hold.ID()))
 	x.RequireCounts(t, hold.ID(), "1", "2", "1")
-	Release(t, hold)
+	fixture.Release(t, hold)
 	x.RequireCounts(t, hold.ID(), "", "1", "")
-	Release(t, shared)
+	fixture.Release(t, shared)
 }
 
 // A member's key has another type, or data of another program. The error says so, even if another
 // member is busy. Nothing is taken or changed.
-func multiForeign(t *testing.T, x *JointTest) {
+func multiForeign(t *testing.T, x *fixture.JointTest) {
 	for i, name := range x.Names {
 		require.NoError(t, x.Rdb.Set(t.Context(), name, "text", 0).Err())
-		err := ErrOf(x.L.Acquire(t.Context(), primitives.WithWait(Soon)))
+		err := fixture.ErrOf(x.L.Acquire(t.Context(), primitives.WithWait(fixture.Soon)))
 		require.ErrorContains(t, err, fmt.Sprintf("key %q holds a string", name))
 		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 		require.NoError(t, x.Rdb.Del(t.Context(), name).Err())
 		require.NoError(t, x.Rdb.HSet(t.Context(), name, "name", "Ann").Err())
-		busy := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[(i+1)%3]))
-		require.ErrorIs(t, ErrOf(x.L.Acquire(t.Context(), primitives.WithWait(Soon))), primitives.ErrForeign)
-		Release(t, busy)
-		require.Equal(t, map[string]string{"name": "Ann"}, Fields(t, x.S, name))
+		busy := fixture.Acquire(t, t.Context(), x.Other(t).Lock(x.Names[(i+1)%3]))
+		require.ErrorIs(t, fixture.ErrOf(x.L.Acquire(t.Context(), primitives.WithWait(fixture.Soon))), primitives.ErrForeign)
+		fixture.Release(t, busy)
+		require.Equal(t, map[string]string{"name": "Ann"}, fixture.Fields(t, x.S, name))
 		require.NoError(t, x.Rdb.Del(t.Context(), name).Err())
 		x.RequireCounts(t, "", "", "", "")
 	}
@@ -160,7 +161,7 @@ func multiForeign(t *testing.T, x *JointTest) {
 
 // An operator deletes a member, or another program overwrites it. Release frees the others, and
 // says that the lock was lost.
-func multiLostMember(t *testing.T, x *JointTest) {
+func multiLostMember(t *testing.T, x *fixture.JointTest) {
 	lose := []func(name string) error{
 		func(name string) error { return x.Rdb.Del(t.Context(), name).Err() },
 		func(name string) error { return x.Rdb.Set(t.Context(), name, "text", 0).Err() },
@@ -183,55 +184,55 @@ func multiLostMember(t *testing.T, x *JointTest) {
 }
 
 // A waiter holds nothing, whichever member is busy.
-func multiWaits(t *testing.T, x *JointTest) {
+func multiWaits(t *testing.T, x *fixture.JointTest) {
 	for i, name := range x.Names {
-		busy := Acquire(t, t.Context(), x.Other(t).Lock(name))
+		busy := fixture.Acquire(t, t.Context(), x.Other(t).Lock(name))
 		want := []string{"", "", ""}
 		want[i] = "1"
-		waiting := StartAcquire(t.Context(), x.L)
-		AwaitWaiters(t, x.C, 1)
+		waiting := fixture.StartAcquire(t.Context(), x.L)
+		fixture.AwaitWaiters(t, x.C, 1)
 		for range 20 {
 			x.RequireCounts(t, busy.ID(), want...)
 		}
-		Release(t, busy)
-		hold := AwaitHold(t, waiting)
+		fixture.Release(t, busy)
+		hold := fixture.AwaitHold(t, waiting)
 		x.RequireCounts(t, hold.ID(), "1", "1", "1")
-		Release(t, hold)
+		fixture.Release(t, hold)
 	}
 }
 
 // A member that lingers on the same client, or on another one, is given up for a multi lock.
-func multiLinger(t *testing.T, x *JointTest) {
+func multiLinger(t *testing.T, x *fixture.JointTest) {
 	use := func(c *primitives.Client) {
-		redistest.WaitFor(t, Soon, func() bool { // a busy machine may subscribe late
-			Release(t, Acquire(t, t.Context(), c.Lock(x.Names[1], primitives.WithLinger(time.Hour))))
-			return len(Fields(t, x.S, x.Names[1])) > 0
+		redistest.WaitFor(t, fixture.Soon, func() bool { // a busy machine may subscribe late
+			fixture.Release(t, fixture.Acquire(t, t.Context(), c.Lock(x.Names[1], primitives.WithLinger(time.Hour))))
+			return len(fixture.Fields(t, x.S, x.Names[1])) > 0
 		}, "it lingers")
 	}
 	use(x.C)
-	Release(t, TryAcquire(t, t.Context(), x.L))
+	fixture.Release(t, fixture.TryAcquire(t, t.Context(), x.L))
 	use(x.Other(t))
-	require.ErrorIs(t, ErrOf(x.L.TryAcquire(t.Context())), primitives.ErrNotAcquired)
-	Release(t, Acquire(t, t.Context(), x.L, primitives.WithWait(Soon)))
+	require.ErrorIs(t, fixture.ErrOf(x.L.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+	fixture.Release(t, fixture.Acquire(t, t.Context(), x.L, primitives.WithWait(fixture.Soon)))
 	// It is in use when the multi lock asks.
-	busy := Acquire(t, t.Context(), x.C.Lock(x.Names[1], primitives.WithLinger(time.Hour)))
-	waiting := StartAcquire(t.Context(), x.L)
-	AwaitWaiters(t, x.C, 1)
-	Release(t, busy)
-	Release(t, AwaitHold(t, waiting))
+	busy := fixture.Acquire(t, t.Context(), x.C.Lock(x.Names[1], primitives.WithLinger(time.Hour)))
+	waiting := fixture.StartAcquire(t.Context(), x.L)
+	fixture.AwaitWaiters(t, x.C, 1)
+	fixture.Release(t, busy)
+	fixture.Release(t, fixture.AwaitHold(t, waiting))
 }
 
 // The error of an acquisition that gives up names the member that was busy, and its holder.
-func multiBusyMember(t *testing.T, x *JointTest) {
-	busy := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]))
+func multiBusyMember(t *testing.T, x *fixture.JointTest) {
+	busy := fixture.Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]))
 	for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
-		err := ErrOf(x.L.Acquire(t.Context(), primitives.WithWait(wait)))
+		err := fixture.ErrOf(x.L.Acquire(t.Context(), primitives.WithWait(wait)))
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		require.NotErrorIs(t, err, primitives.ErrUnavailable)
 		require.ErrorContains(t, err, fmt.Sprintf("(lock %q)", x.Names[1]))
 		require.Regexp(t, "not acquired: held by "+busy.ID()+`( of \S+)? for another `, err.Error())
 	}
-	Release(t, busy)
+	fixture.Release(t, busy)
 }
 
 // The lease of the first member nearly expires while the second is awaited. The attempt starts
@@ -239,15 +240,15 @@ func multiBusyMember(t *testing.T, x *JointTest) {
 func TestClockMultiLockStartsAgainBeforeALeaseEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		x := OnJoint(t, redistest.Embedded(t), "multi")
-		blocked := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]))
-		waiting := StartAcquire(t.Context(), x.L, primitives.WithLease(600*time.Millisecond))
+		x := fixture.OnJoint(t, redistest.Embedded(t), "multi")
+		blocked := fixture.Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]))
+		waiting := fixture.StartAcquire(t.Context(), x.L, primitives.WithLease(600*time.Millisecond))
 		time.Sleep(time.Second)
-		Release(t, blocked)
+		fixture.Release(t, blocked)
 		r := <-waiting
 		require.NoError(t, r.Err)
 		require.Greater(t, r.Hold.ValidUntil().Sub(r.At), 500*time.Millisecond)
-		Release(t, r.Hold)
+		fixture.Release(t, r.Hold)
 	})
 }
 
@@ -264,7 +265,7 @@ func TestMultiLockMakesProgressInAnyOrder(t *testing.T) {
 	var wg sync.WaitGroup
 	began := time.Now()
 	for range clients {
-		c := NewClient(t, s.Client(t))
+		c := fixture.NewClient(t, s.Client(t))
 		wg.Go(func() {
 			for range each {
 				chosen := rand.Perm(10)[:2+rand.IntN(9)]
@@ -288,7 +289,7 @@ func TestMultiLockMakesProgressInAnyOrder(t *testing.T) {
 			}
 		})
 	}
-	rival := NewClient(t, s.Client(t))
+	rival := fixture.NewClient(t, s.Client(t))
 	wg.Go(func() { // may deadlock with a multilock until that one backs off
 		for range each / 50 {
 			err := rival.Lock(name(9)).Do(context.Background(), func(context.Context) error {
@@ -300,7 +301,7 @@ func TestMultiLockMakesProgressInAnyOrder(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d clients, %d acquisitions each: %v", clients, each, time.Since(began))
 	require.Equal(t, want, counters)
-	RequireClean(t, s, base)
+	fixture.RequireClean(t, s, base)
 }
 
 // Waiters for one member, on the same client and on another one, are woken by the release of a
@@ -309,21 +310,21 @@ func TestMultiLockWakesWaitersForItsMembers(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
-		c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+		c, other := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
 		for range redistest.Scaled(s, 30) {
-			hold := Acquire(t, t.Context(), primitives.NewMultiLock(kinds.Members(c, name, 3)))
-			var waiting []<-chan Result
+			hold := fixture.Acquire(t, t.Context(), primitives.NewMultiLock(kinds.Members(c, name, 3)))
+			var waiting []<-chan fixture.Result
 			for i := range 3 {
 				for _, by := range []*primitives.Client{c, other} {
-					waiting = append(waiting, StartAcquire(t.Context(), kinds.Members(by, name, 3)[i]))
+					waiting = append(waiting, fixture.StartAcquire(t.Context(), kinds.Members(by, name, 3)[i]))
 				}
 			}
-			AwaitWaiters(t, c, 3)
-			AwaitWaiters(t, other, 3)
-			multi := StartAcquire(t.Context(), primitives.NewMultiLock(kinds.Members(other, name, 3)))
-			AwaitWaiters(t, other, 4)
+			fixture.AwaitWaiters(t, c, 3)
+			fixture.AwaitWaiters(t, other, 3)
+			multi := fixture.StartAcquire(t.Context(), primitives.NewMultiLock(kinds.Members(other, name, 3)))
+			fixture.AwaitWaiters(t, other, 4)
 			began := time.Now()
-			Release(t, hold)
+			fixture.Release(t, hold)
 			for _, w := range append(waiting, multi) {
 				go func() {
 					if r := <-w; r.Err == nil {
@@ -333,9 +334,9 @@ func TestMultiLockWakesWaitersForItsMembers(t *testing.T) {
 					}
 				}()
 			}
-			AwaitWaiters(t, c, 0)
-			AwaitWaiters(t, other, 0)
-			require.Less(t, time.Since(began), SlowPoll)
+			fixture.AwaitWaiters(t, c, 0)
+			fixture.AwaitWaiters(t, other, 0)
+			require.Less(t, time.Since(began), fixture.SlowPoll)
 		}
 	})
 }
@@ -350,9 +351,9 @@ func TestMultiLocksThatOverlapExcludeEachOther(t *testing.T) {
 		for _, m := range "abcd" {
 			held[name+string(m)] = new(int) // guarded by that lock
 		}
-		clients := []*primitives.Client{NewClient(t, s.Client(t)), NewClient(t, s.Client(t))}
+		clients := []*primitives.Client{fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))}
 		n := redistest.Scaled(s, 200)
-		Concurrently(8, func(i int) {
+		fixture.Concurrently(8, func(i int) {
 			for j := range n {
 				if !assert.NoError(t, holdSubset(t.Context(), clients[i%2], name, i, j, held)) {
 					return
@@ -364,7 +365,7 @@ func TestMultiLocksThatOverlapExcludeEachOther(t *testing.T) {
 			total += *k
 		}
 		require.Greater(t, total, 8*n)
-		RequireClean(t, s, name)
+		fixture.RequireClean(t, s, name)
 	})
 }
 
@@ -437,10 +438,10 @@ func TestCountsMultiLock(t *testing.T) {
 	for _, way := range multiWays {
 		t.Run(way.name, func(t *testing.T) {
 			s := redistest.Fresh(t)
-			c := NewClient(t, s.Client(t))
+			c := fixture.NewClient(t, s.Client(t))
 			locks := way.members(c, "l")
 			l := primitives.NewMultiLock(locks)
-			pair := func() { Release(t, Acquire(t, t.Context(), l)) }
+			pair := func() { fixture.Release(t, fixture.Acquire(t, t.Context(), l)) }
 			pair() // loads the scripts
 			want := 2 * len(locks)
 			if way.whole {
@@ -459,7 +460,7 @@ func TestCountsMultiLock(t *testing.T) {
 // name HSET and PEXPIRE; then EXISTS, and for each name HDEL and PUBLISH.
 func TestCountsMultiLockOfThree(t *testing.T) {
 	s := redistest.Fresh(t)
-	c := NewClient(t, s.Client(t))
+	c := fixture.NewClient(t, s.Client(t))
 	l := primitives.NewMultiLock(kinds.Members(c, "l", 3))
 	pair := func() { // without the fixture, which allocates, too
 		hold, err := l.Acquire(t.Context())
@@ -470,7 +471,7 @@ func TestCountsMultiLockOfThree(t *testing.T) {
 	}
 	pair()
 	require.EqualValues(t, 1+6+1+6, total(insideScripts(t, s, pair)))
-	if !RaceEnabled {
+	if !fixture.RaceEnabled {
 		require.LessOrEqual(t, leastAllocs(100, pair), 54.0)
 	}
 }
@@ -482,14 +483,14 @@ func TestClockMultiLockIsRenewedByOneCommand(t *testing.T) {
 	for i, n := range []int{1, 50} {
 		synctest.Test(t, func(t *testing.T) {
 			p := redistest.Embedded(t).Proxy(t)
-			l := primitives.NewMultiLock(kinds.Members(NewClient(t, p.Client(t), primitives.WithClientName("")), "l", n))
-			hold := Acquire(t, t.Context(), l)
+			l := primitives.NewMultiLock(kinds.Members(fixture.NewClient(t, p.Client(t), primitives.WithClientName("")), "l", n))
+			hold := fixture.Acquire(t, t.Context(), l)
 			time.Sleep(5 * time.Second) // in the middle between two renewals
 			p.Record()
 			time.Sleep(time.Minute)
-			renewals[i] = len(ScriptsOf(p))
+			renewals[i] = len(fixture.ScriptsOf(p))
 			require.NoError(t, hold.Check(t.Context()))
-			Release(t, hold)
+			fixture.Release(t, hold)
 		})
 	}
 	require.Equal(t, renewals[0], renewals[1])
@@ -499,25 +500,25 @@ func TestClockMultiLockIsRenewedByOneCommand(t *testing.T) {
 // The release of another member than the busy one wakes no waiter.
 func TestCountsMultiLockWaitsForTheBusyMember(t *testing.T) {
 	s := redistest.Fresh(t)
-	c, rival := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+	c, rival := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
 	names := kinds.Members(rival, "l", 3)
-	busy := Acquire(t, t.Context(), names[1])
-	waiting := StartAcquire(t.Context(), primitives.NewMultiLock(kinds.Members(c, "l", 3)))
-	AwaitWaiters(t, c, 1)
+	busy := fixture.Acquire(t, t.Context(), names[1])
+	waiting := fixture.StartAcquire(t.Context(), primitives.NewMultiLock(kinds.Members(c, "l", 3)))
+	fixture.AwaitWaiters(t, c, 1)
 	for i := range 3 {
-		AwaitWaiter(t, s, names[i].Name())
+		fixture.AwaitWaiter(t, s, names[i].Name())
 	}
 	time.Sleep(50 * time.Millisecond)
-	Release(t, Acquire(t, t.Context(), names[0])) // loads the script
+	fixture.Release(t, fixture.Acquire(t, t.Context(), names[0])) // loads the script
 	const n = 50
 	require.LessOrEqual(t, sent(t, s, func() {
 		for range n {
-			Release(t, Acquire(t, t.Context(), names[0]))
-			Release(t, Acquire(t, t.Context(), names[2]))
+			fixture.Release(t, fixture.Acquire(t, t.Context(), names[0]))
+			fixture.Release(t, fixture.Acquire(t, t.Context(), names[2]))
 		}
 	}), float64(4*n+3), "the waiter polls once a second")
-	Release(t, busy)
-	Release(t, AwaitHold(t, waiting))
+	fixture.Release(t, busy)
+	fixture.Release(t, fixture.AwaitHold(t, waiting))
 }
 
 // On a cluster, members of one slot are acquired by one command, and others by one each.
@@ -534,8 +535,8 @@ func TestMultiLockOnACluster(t *testing.T) {
 		{"several slots", []string{name + "a", name + "b", name + "c"}, 6},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			sent := CountingHook{Only: []string{"eval", "evalsha"}}
-			c := NewClient(t, cluster.ClusterClient(t, func(o *redis.ClusterOptions) {
+			sent := fixture.CountingHook{Only: []string{"eval", "evalsha"}}
+			c := fixture.NewClient(t, cluster.ClusterClient(t, func(o *redis.ClusterOptions) {
 				o.NewClient = func(opt *redis.Options) *redis.Client {
 					rdb := redis.NewClient(opt)
 					rdb.AddHook(&sent)
@@ -547,12 +548,12 @@ func TestMultiLockOnACluster(t *testing.T) {
 				locks = append(locks, c.Lock(n))
 			}
 			l := primitives.NewMultiLock(locks)
-			Release(t, Acquire(t, t.Context(), l)) // loads the scripts
+			fixture.Release(t, fixture.Acquire(t, t.Context(), l)) // loads the scripts
 			sent.N.Store(0)
-			hold := Acquire(t, t.Context(), l)
-			rival := NewClient(t, cluster.ClusterClient(t)).Lock(tt.names[2])
-			require.ErrorIs(t, ErrOf(rival.TryAcquire(t.Context())), primitives.ErrNotAcquired)
-			Release(t, hold)
+			hold := fixture.Acquire(t, t.Context(), l)
+			rival := fixture.NewClient(t, cluster.ClusterClient(t)).Lock(tt.names[2])
+			require.ErrorIs(t, fixture.ErrOf(rival.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+			fixture.Release(t, hold)
 			require.Equal(t, tt.want, sent.N.Load())
 		})
 	}

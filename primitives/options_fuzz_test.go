@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -22,11 +22,11 @@ func FuzzDurations(f *testing.F) {
 	s := redistest.Fresh(f)
 	admin := s.Client(f)
 	rdb := s.Client(f)
-	var sent CountingHook
+	var sent fixture.CountingHook
 	rdb.AddHook(&sent)
 	for _, d := range []int64{
 		0, 1, -1, 999_999, 1_000_000, 1_000_001, int64(time.Second),
-		int64(LongestDuration), int64(LongestDuration) + 1, math.MaxInt64, math.MinInt64,
+		int64(fixture.LongestDuration), int64(fixture.LongestDuration) + 1, math.MaxInt64, math.MinInt64,
 	} {
 		for option := range byte(11) {
 			f.Add(option, d, int64(time.Second))
@@ -35,7 +35,7 @@ func FuzzDurations(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, which byte, first, second int64) {
 		d, d2 := time.Duration(first), time.Duration(second)
-		sendable := func(d time.Duration) bool { return d >= time.Millisecond && d <= LongestDuration }
+		sendable := func(d time.Duration) bool { return d >= time.Millisecond && d <= fixture.LongestDuration }
 		ctx := t.Context()
 		require.NoError(t, admin.FlushAll(ctx).Err())
 		var option primitives.Option
@@ -54,23 +54,23 @@ func FuzzDurations(f *testing.F) {
 		case 5:
 			option, valid = primitives.WithWait(d), d >= 0
 		case 6:
-			option, valid = primitives.WithCohort(d), d >= 0 && d <= LongestDuration
+			option, valid = primitives.WithCohort(d), d >= 0 && d <= fixture.LongestDuration
 		case 7:
 			c, err := primitives.New(rdb, primitives.WithSafetyMargin(d), primitives.WithCommandTimeout(d2))
 			require.Equal(t, d < 0 || !sendable(d2), errors.Is(err, primitives.ErrInvalid), "%v, %v: %v", d, d2, err)
 			if err == nil {
-				CloseNow(c)
+				fixture.CloseNow(c)
 			}
 			return
 		case 8:
 			n := int(first) // replicas
 			_, err := primitives.New(rdb, primitives.WithReplicas(n, d2))
-			wrong := n < 0 || d2 < 0 || d2 > LongestDuration || n > 0 && d2 < time.Millisecond
+			wrong := n < 0 || d2 < 0 || d2 > fixture.LongestDuration || n > 0 && d2 < time.Millisecond
 			require.Equal(t, wrong, errors.Is(err, primitives.ErrInvalid), "%v, %v: %v", n, d2, err)
 			return
 		case 9:
-			c := NewClient(t, rdb)
-			hold := Acquire(t, ctx, c.Lock("x"))
+			c := fixture.NewClient(t, rdb)
+			hold := fixture.Acquire(t, ctx, c.Lock("x"))
 			err := hold.Extend(ctx, d)
 			require.Equal(t, !valid, errors.Is(err, primitives.ErrInvalid), "%v: %v", d, err)
 			ttl := admin.PTTL(ctx, "x").Val()
@@ -79,7 +79,7 @@ func FuzzDurations(f *testing.F) {
 		case 10:
 			option, valid = primitives.WithMinHold(d), d == 0 || sendable(d)
 		}
-		c := NewClient(t, rdb)
+		c := fixture.NewClient(t, rdb)
 		for _, l := range []*primitives.Lock{c.Lock("x", option), c.FairLock("y", option), c.RWLock("z", option).Reader()} {
 			before := sent.N.Load()
 			hold, err := l.Acquire(ctx)
@@ -113,7 +113,7 @@ func FuzzIDs(f *testing.F) {
 	s := redistest.Fresh(f)
 	admin := s.Client(f)
 	rdb := s.Client(f)
-	var sent CountingHook
+	var sent fixture.CountingHook
 	rdb.AddHook(&sent)
 	permit := strings.Repeat("0123456789abcdef", 2)
 	for _, id := range []string{
@@ -133,9 +133,9 @@ func FuzzIDs(f *testing.F) {
 		client, err := primitives.New(rdb, primitives.WithClientID(id))
 		require.Equal(t, !modelUUID.MatchString(id), errors.Is(err, primitives.ErrInvalid), "%v", err)
 		if err == nil {
-			CloseNow(client)
+			fixture.CloseNow(client)
 		}
-		c := NewClient(t, rdb)
+		c := fixture.NewClient(t, rdb)
 		refuses := func(wrong bool, call func() error, otherwise error) {
 			t.Helper()
 			before := sent.N.Load()
@@ -150,14 +150,14 @@ func FuzzIDs(f *testing.F) {
 		badOwner := id == "" || id == "mode" || strings.HasSuffix(id, ":write")
 		for _, l := range []*primitives.Lock{c.Lock("l"), c.FairLock("f"), c.RWLock("r").Reader(), c.RWLock("w").Writer()} {
 			refuses(badOwner, func() error { return l.ReleaseID(ctx, id) }, primitives.ErrNotHeld)
-			refuses(badOwner, func() error { return ErrOf(l.Adopt(ctx, id)) }, primitives.ErrNotHeld)
+			refuses(badOwner, func() error { return fixture.ErrOf(l.Adopt(ctx, id)) }, primitives.ErrNotHeld)
 			refuses(badOwner, func() error {
 				hold, err := l.Acquire(ctx, primitives.WithOwner(id))
 				if err != nil {
 					return err
 				}
 				require.Equal(t, id, hold.ID())
-				require.Equal(t, id, InfoOf(t, l).Holders[0].ID)
+				require.Equal(t, id, fixture.InfoOf(t, l).Holders[0].ID)
 				require.NoError(t, l.ReleaseID(ctx, id))
 				require.Zero(t, admin.Exists(ctx, l.Name()).Val())
 				return hold.Release(ctx)
@@ -167,6 +167,6 @@ func FuzzIDs(f *testing.F) {
 		badPermits := slices.ContainsFunc(strings.Split(id, ","),
 			func(id string) bool { return !modelPermit.MatchString(id) })
 		refuses(badPermits, func() error { return p.ReleaseID(ctx, id) }, primitives.ErrNotHeld)
-		refuses(badPermits, func() error { return ErrOf(p.Adopt(ctx, id)) }, primitives.ErrNotHeld)
+		refuses(badPermits, func() error { return fixture.ErrOf(p.Adopt(ctx, id)) }, primitives.ErrNotHeld)
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -27,7 +27,7 @@ func TestC20OptionsOutOfRangeAreInvalid(t *testing.T) {
 		"polling order": primitives.WithPolling(2*time.Second, time.Second),
 	}
 	for _, d := range []time.Duration{
-		0, -1, math.MinInt64, 1, time.Millisecond - 1, LongestDuration + 1, math.MaxInt64,
+		0, -1, math.MinInt64, 1, time.Millisecond - 1, fixture.LongestDuration + 1, math.MaxInt64,
 	} {
 		bad[fmt.Sprint("lease ", d)] = primitives.WithLease(d)
 		bad[fmt.Sprint("watchdog ", d)] = primitives.WithWatchdog(d)
@@ -39,47 +39,47 @@ func TestC20OptionsOutOfRangeAreInvalid(t *testing.T) {
 		bad[fmt.Sprint("polling min ", d)] = primitives.WithPolling(d, time.Second)
 		bad[fmt.Sprint("polling max ", d)] = primitives.WithPolling(time.Millisecond, d)
 	}
-	c := NewClient(t, rdb)
+	c := fixture.NewClient(t, rdb)
 	for name, o := range bad {
 		t.Run(name, func(t *testing.T) {
-			require.ErrorIs(t, ErrOf(primitives.New(rdb, primitives.WithDefaults(o))), primitives.ErrInvalid)
+			require.ErrorIs(t, fixture.ErrOf(primitives.New(rdb, primitives.WithDefaults(o))), primitives.ErrInvalid)
 			// Valid options after an invalid one do not hide it.
 			overridden := c.Lock("l", o, primitives.WithLease(time.Second), primitives.WithWait(0),
 				primitives.WithOwner("x"), primitives.WithPermits(1))
 			for _, l := range []*primitives.Lock{c.Lock("l", o), overridden} {
-				require.ErrorIs(t, ErrOf(l.Acquire(t.Context())), primitives.ErrInvalid)
-				require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrInvalid)
+				require.ErrorIs(t, fixture.ErrOf(l.Acquire(t.Context())), primitives.ErrInvalid)
+				require.ErrorIs(t, fixture.ErrOf(l.TryAcquire(t.Context())), primitives.ErrInvalid)
 				require.ErrorIs(t, l.Do(t.Context(), nil), primitives.ErrInvalid)
-				require.ErrorIs(t, ErrOf(l.Info(t.Context())), primitives.ErrInvalid)
+				require.ErrorIs(t, fixture.ErrOf(l.Info(t.Context())), primitives.ErrInvalid)
 			}
 			_, err := c.Lock("l").Acquire(t.Context(), o)
 			require.ErrorIs(t, err, primitives.ErrInvalid)
 			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-			require.ErrorIs(t, ErrOf(c.Lock("l").Adopt(t.Context(), "id", o)), primitives.ErrInvalid)
+			require.ErrorIs(t, fixture.ErrOf(c.Lock("l").Adopt(t.Context(), "id", o)), primitives.ErrInvalid)
 		})
 	}
-	require.ErrorIs(t, ErrOf(c.Lock("").Acquire(t.Context())), primitives.ErrInvalid)
+	require.ErrorIs(t, fixture.ErrOf(c.Lock("").Acquire(t.Context())), primitives.ErrInvalid)
 	require.Empty(t, p.Commands())
 }
 
 // C20: the longest and the shortest valid durations work.
 func TestC20ExtremeDurationsAreValid(t *testing.T) {
 	t.Parallel()
-	EachLock(t, func(t *testing.T, x *LockTest) {
+	fixture.EachLock(t, func(t *testing.T, x *fixture.LockTest) {
 		for _, opts := range [][]primitives.Option{
-			{primitives.WithLease(LongestDuration)},
-			{primitives.WithWatchdog(LongestDuration)},
-			{primitives.WithWatchdog(LongestDuration), primitives.WithMaxHold(LongestDuration)},
+			{primitives.WithLease(fixture.LongestDuration)},
+			{primitives.WithWatchdog(fixture.LongestDuration)},
+			{primitives.WithWatchdog(fixture.LongestDuration), primitives.WithMaxHold(fixture.LongestDuration)},
 			{primitives.WithWait(math.MaxInt64)},
 			{{}},
 		} {
-			hold := Acquire(t, t.Context(), x.L, opts...)
-			require.NoError(t, hold.Extend(t.Context(), LongestDuration))
-			Release(t, hold)
+			hold := fixture.Acquire(t, t.Context(), x.L, opts...)
+			require.NoError(t, hold.Extend(t.Context(), fixture.LongestDuration))
+			fixture.Release(t, hold)
 		}
 		hold, err := x.L.Acquire(t.Context(), primitives.WithLease(time.Millisecond))
 		if err == nil {
-			RequireEnds(t, hold.Context(), primitives.ErrLost)
+			fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 		} else {
 			require.ErrorIs(t, err, primitives.ErrLost, "the answer came after the lease")
 		}
@@ -92,10 +92,10 @@ func TestNearestOptionScopeWins(t *testing.T) {
 	t.Parallel()
 	s := redistest.Miniredis(t)
 	defaults := primitives.WithDefaults(primitives.WithLease(time.Hour), primitives.WithWait(time.Hour))
-	c := NewClient(t, s.Client(t), defaults)
+	c := fixture.NewClient(t, s.Client(t), defaults)
 	ttl := func(l *primitives.Lock, opts ...primitives.Option) time.Duration {
-		hold := Acquire(t, t.Context(), l, opts...)
-		defer Release(t, hold)
+		hold := fixture.Acquire(t, t.Context(), l, opts...)
+		defer fixture.Release(t, hold)
 		return time.Until(hold.ValidUntil()).Round(time.Minute)
 	}
 	lease, watchdog := primitives.WithLease, primitives.WithWatchdog
@@ -106,10 +106,10 @@ func TestNearestOptionScopeWins(t *testing.T) {
 	maxHold := primitives.WithMaxHold(10 * time.Minute)
 	require.Equal(t, 10*time.Minute, ttl(c.Lock("l", watchdog(20*time.Minute), maxHold)))
 
-	hold := Acquire(t, t.Context(), c.Lock("l"))
+	hold := fixture.Acquire(t, t.Context(), c.Lock("l"))
 	_, err := c.Lock("l").TryAcquire(t.Context(), primitives.WithWait(time.Hour))
 	require.ErrorIs(t, err, primitives.ErrNotAcquired, "TryAcquire is WithWait(0) over all scopes")
-	Release(t, hold)
+	fixture.Release(t, hold)
 }
 
 // hiding is a user's type that has the methods of the interface only.
@@ -132,7 +132,7 @@ func TestNewChecksItsArguments(t *testing.T) {
 		"a type that embeds a nil pointer":      hiding{(*redis.Client)(nil)},
 		"a type that embeds a type without one": hiding{&hiding{}},
 	} {
-		require.ErrorIs(t, ErrOf(primitives.New(rdb)), primitives.ErrInvalid, name)
+		require.ErrorIs(t, fixture.ErrOf(primitives.New(rdb)), primitives.ErrInvalid, name)
 	}
 	for name, o := range map[string]primitives.ClientOption{
 		"upper case":        primitives.WithClientID("6F1ED002-AB5F-4A5C-9B3A-A0A9A9A9A9A9"),
@@ -144,14 +144,15 @@ func TestNewChecksItsArguments(t *testing.T) {
 		"no logger":         primitives.WithLogger(nil),
 		"sharded":           primitives.WithShardedPubSub(true),
 	} {
-		require.ErrorIs(t, ErrOf(primitives.New(rdb, o)), primitives.ErrInvalid, name)
+		require.ErrorIs(t, fixture.ErrOf(primitives.New(rdb, o)), primitives.ErrInvalid, name)
 	}
-	c := NewClient(t, rdb, primitives.ClientOption{}, primitives.WithClientID("6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9"),
+	c := fixture.NewClient(t, rdb, primitives.ClientOption{},
+		primitives.WithClientID("6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9"),
 		primitives.WithLogger(slog.New(slog.DiscardHandler)), primitives.WithSafetyMargin(0),
 		primitives.WithReplicas(0, 0), primitives.WithShardedPubSub(false))
 	require.Equal(t, "6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9", c.ID())
-	hold := Acquire(t, t.Context(), c.Lock("l"))
+	hold := fixture.Acquire(t, t.Context(), c.Lock("l"))
 	require.Regexp(t, "^"+c.ID()+":[0-9]+$", hold.ID())
-	Release(t, hold)
-	require.NotEqual(t, NewClient(t, rdb).ID(), NewClient(t, rdb).ID())
+	fixture.Release(t, hold)
+	require.NotEqual(t, fixture.NewClient(t, rdb).ID(), fixture.NewClient(t, rdb).ID())
 }

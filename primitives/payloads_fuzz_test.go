@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
@@ -35,12 +35,12 @@ func FuzzPayloads(f *testing.F) {
 		ctx := t.Context()
 		require.NoError(t, admin.FlushAll(ctx).Err())
 		rdb := s.Client(t)
-		var sent CountingHook
+		var sent fixture.CountingHook
 		rdb.AddHook(&sent)
-		holder, waiter := NewClient(t, s.Client(t)), NewClient(t, rdb)
-		hold := Acquire(t, ctx, target.One(t, holder, "x"))
-		waiting := StartAcquire(ctx, target.Open(waiter, "x"))
-		AwaitWaiter(t, s, "{x}")
+		holder, waiter := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, rdb)
+		hold := fixture.Acquire(t, ctx, target.One(t, holder, "x"))
+		waiting := fixture.StartAcquire(ctx, target.Open(waiter, "x"))
+		fixture.AwaitWaiter(t, s, "{x}")
 		channels := append(redistest.Channels(t, s), target.Channel("x"), target.Channel("x")+":"+payload)
 		before := sent.N.Load()
 		const times = 20
@@ -51,14 +51,14 @@ func FuzzPayloads(f *testing.F) {
 			notice(t, holder, payload)
 			notice(t, waiter, payload)
 		}
-		RequireLive(t, hold.Context())
-		Release(t, hold)
-		Release(t, AwaitHold(t, waiting))
+		fixture.RequireLive(t, hold.Context())
+		fixture.Release(t, hold)
+		fixture.Release(t, fixture.AwaitHold(t, waiting))
 		if n := sent.N.Load() - before; n > 3*times*int64(len(channels))+20 {
 			t.Fatalf("%d commands", n)
 		}
-		CloseNow(waiter)
-		CloseNow(holder)
+		fixture.CloseNow(waiter)
+		fixture.CloseNow(holder)
 		for _, key := range redistest.Keys(t, s, "*") {
 			known := strings.HasPrefix(key, "redisson_unlock_latch:") || strings.HasPrefix(key, "redlatch_client:") ||
 				slices.Contains(target.Stays("x"), key)
@@ -71,8 +71,8 @@ func FuzzPayloads(f *testing.F) {
 // of them no more than a few.
 func TestForgedNoticesCostLittleMemory(t *testing.T) {
 	s := redistest.Miniredis(t)
-	c := NewClient(t, s.Client(t))
-	hold := Acquire(t, t.Context(), c.Lock("l"))
+	c := fixture.NewClient(t, s.Client(t))
+	hold := fixture.Acquire(t, t.Context(), c.Lock("l"))
 	var ids strings.Builder
 	for i := range 16_000 {
 		ids.WriteString(strconv.FormatInt(int64(i), 36) + ",")
@@ -80,8 +80,8 @@ func TestForgedNoticesCostLittleMemory(t *testing.T) {
 	// A closed client starts no goroutine that reads notices. They pile up, as in a flood that is
 	// faster than the reader.
 	for name, payload := range map[string]string{"short": "lock\nl\n1", "long": "permits\nl\n" + ids.String()} {
-		closed := NewClient(t, s.Client(t))
-		CloseNow(closed)
+		closed := fixture.NewClient(t, s.Client(t))
+		fixture.CloseNow(closed)
 		for range 20_000 {
 			notice(t, closed, payload)
 		}
@@ -110,6 +110,6 @@ func TestForgedNoticesCostLittleMemory(t *testing.T) {
 			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(notices)*(512<<20)/5_000)
 		})
 	}
-	RequireLive(t, hold.Context())
-	Release(t, hold)
+	fixture.RequireLive(t, hold.Context())
+	fixture.Release(t, hold)
 }

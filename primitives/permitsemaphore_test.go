@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -30,7 +30,7 @@ type permitState struct {
 // watchPermits subscribes to the pool's channel.
 func watchPermits(t testing.TB, s *redistest.Server, key string) *permitState {
 	t.Helper()
-	state := counterState{s.Client(t), key, Subscribe(t, s, "redisson_sc:{"+key+"}")}
+	state := counterState{s.Client(t), key, fixture.Subscribe(t, s, "redisson_sc:{"+key+"}")}
 	return &permitState{counterState: state, s: s, leases: "{" + key + "}:timeout"}
 }
 
@@ -54,7 +54,8 @@ func (w *permitState) taken(t testing.TB) map[string]time.Duration {
 func (w *permitState) takeForeign(t testing.TB, id string, ends int64) {
 	t.Helper()
 	require.NoError(t, w.rdb.Decr(t.Context(), w.key).Err())
-	require.NoError(t, w.rdb.ZAdd(t.Context(), w.leases, redis.Z{Score: float64(ends), Member: Unhex(t, id)}).Err())
+	require.NoError(t, w.rdb.ZAdd(t.Context(), w.leases,
+		redis.Z{Score: float64(ends), Member: fixture.Unhex(t, id)}).Err())
 }
 
 // foreignID returns the nth id of another client.
@@ -79,7 +80,7 @@ func TestPermitsWireFormat(t *testing.T) {
 				w := watchPermits(t, s, key)
 				w.sem = c.PermitExpirableSemaphore(key)
 				if tt.permits > 0 {
-					InitPool(t, w.sem, tt.permits)
+					fixture.InitPool(t, w.sem, tt.permits)
 					w.Received(t)
 				}
 				tt.run(t, w)
@@ -107,7 +108,7 @@ func testPermitsWireAcquire(t *testing.T, w *permitState) {
 	w.requireSteps(t, []wireStep{
 		{"Init", func() (any, error) { return sem.Init(ctx, 3) }, true, "3", "3"},
 		{"the second Init changes nothing", func() (any, error) { return sem.Init(ctx, 5) }, false, "3", ""},
-		{"Acquire 2", func() (any, error) { w.hold = Acquire(t, ctx, sem, two); return nil, nil }, nil, "1", ""},
+		{"Acquire 2", func() (any, error) { w.hold = fixture.Acquire(t, ctx, sem, two); return nil, nil }, nil, "1", ""},
 		{"the ids are hexadecimal", func() (any, error) {
 			require.Regexp(t, "^[0-9a-f]{32},[0-9a-f]{32}$", w.hold.ID())
 			return nil, nil
@@ -119,7 +120,7 @@ func testPermitsWireAcquire(t *testing.T, w *permitState) {
 		{"the second is extended", w.lasts(t, id(1), time.Hour, 2), true, "1", ""},
 		{"Extend by less", extend(time.Minute), nil, "1", ""},
 		{"Extend never shortens", w.lasts(t, id(0), time.Hour, 2), true, "1", ""},
-		{"2 of 1 are refused", func() (any, error) { return nil, ErrOf(sem.TryAcquire(ctx, two)) },
+		{"2 of 1 are refused", func() (any, error) { return nil, fixture.ErrOf(sem.TryAcquire(ctx, two)) },
 			primitives.ErrNotAcquired, "1", ""},
 		{"Release", func() (any, error) { return nil, w.hold.Release(ctx) }, nil, "3", "3"},
 		{"none is taken", func() (any, error) { return w.taken(t), nil }, map[string]time.Duration{}, "3", ""},
@@ -129,7 +130,7 @@ func testPermitsWireAcquire(t *testing.T, w *permitState) {
 func testPermitsWireForeign(t *testing.T, w *permitState) {
 	ctx, sem := t.Context(), w.sem
 	// Redisson takes two permits: one without a lease, and one with a lease of an hour.
-	w.takeForeign(t, foreignID(1), NoExpiry)
+	w.takeForeign(t, foreignID(1), fixture.NoExpiry)
 	w.takeForeign(t, foreignID(2), time.Now().Add(time.Hour).UnixMilli())
 	info, err := sem.Info(ctx)
 	require.NoError(t, err)
@@ -186,14 +187,14 @@ func testPermitsWireTTL(t *testing.T, w *permitState) {
 	ctx, sem, key := t.Context(), w.sem, w.key
 	// The leases get the TTL of the pool.
 	require.NoError(t, w.rdb.PExpire(ctx, key, time.Hour).Err())
-	hold := Acquire(t, ctx, sem)
+	hold := fixture.Acquire(t, ctx, sem)
 	require.InDelta(t, time.Hour, w.rdb.PTTL(ctx, w.leases).Val(), float64(2*time.Second))
 	require.NoError(t, sem.Add(ctx, 1))
 	require.Positive(t, w.rdb.PTTL(ctx, key).Val())
 	require.NoError(t, w.rdb.Persist(ctx, key).Err())
-	second := Acquire(t, ctx, sem)
+	second := fixture.Acquire(t, ctx, sem)
 	require.Equal(t, time.Duration(-1), w.rdb.PTTL(ctx, w.leases).Val())
-	Release(t, second, hold)
+	fixture.Release(t, second, hold)
 }
 
 // TestPermitsOfADeletedPoolAreLost deletes the pool while permits are taken. A new pool has all its
@@ -202,29 +203,30 @@ func TestPermitsOfADeletedPoolAreLost(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
-		sem := NewClient(t, s.Client(t)).PermitExpirableSemaphore(key)
+		sem := fixture.NewClient(t, s.Client(t)).PermitExpirableSemaphore(key)
 		w := watchPermits(t, s, key)
 		calls := map[string]func() error{
-			"init":   func() error { return ErrOf(sem.Init(ctx, 3)) },
+			"init":   func() error { return fixture.ErrOf(sem.Init(ctx, 3)) },
 			"add":    func() error { return sem.Add(ctx, 3) },
 			"resize": func() error { return sem.Resize(ctx, 3) },
 		}
 		for name, create := range calls {
 			t.Run(name, func(t *testing.T) {
-				require.NoError(t, ErrOf(sem.Delete(ctx)))
-				InitPool(t, sem, 3)
+				require.NoError(t, fixture.ErrOf(sem.Delete(ctx)))
+				fixture.InitPool(t, sem, 3)
 				hold := make([]*primitives.Hold, 3)
 				for i := range hold {
-					hold[i] = Acquire(t, ctx, sem)
+					hold[i] = fixture.Acquire(t, ctx, sem)
 				}
 				require.NoError(t, w.rdb.Del(ctx, key).Err())
 				w.Received(t)
 				require.ErrorIs(t, hold[0].Check(ctx), primitives.ErrLost)
 				require.ErrorIs(t, hold[1].Release(ctx), primitives.ErrLost)
 				require.ErrorIs(t, hold[2].Extend(ctx, time.Minute), primitives.ErrLost)
-				RequireEnds(t, hold[0].Context(), primitives.ErrLost)
+				fixture.RequireEnds(t, hold[0].Context(), primitives.ErrLost)
 				w.requireStep(t, "")
-				require.Equal(t, primitives.Info{Name: key, Kind: "permits", Holders: []primitives.Holder{}}, InfoOf(t, sem))
+				require.Equal(t, primitives.Info{Name: key, Kind: "permits", Holders: []primitives.Holder{}},
+					fixture.InfoOf(t, sem))
 				require.NoError(t, create())
 				w.requireStep(t, "3", "3")
 				require.Empty(t, w.taken(t))
@@ -235,17 +237,17 @@ func TestPermitsOfADeletedPoolAreLost(t *testing.T) {
 
 func TestPermitsRejectInvalidArguments(t *testing.T) {
 	s := redistest.Miniredis(t)
-	sem := NewClient(t, s.Client(t)).PermitExpirableSemaphore("n")
+	sem := fixture.NewClient(t, s.Client(t)).PermitExpirableSemaphore("n")
 	rows := map[string]func(ctx context.Context) error{
 		"resize below 0": func(ctx context.Context) error { return sem.Resize(ctx, -1) },
 		"too many permits": func(ctx context.Context) error {
-			return ErrOf(sem.Acquire(ctx, primitives.WithPermits(100_001)))
+			return fixture.ErrOf(sem.Acquire(ctx, primitives.WithPermits(100_001)))
 		},
 	}
 	for name, id := range map[string]string{"no id": "", "no hex": strings.Repeat("x", 32), "short": "abcd",
 		"long": strings.Repeat("ab", 17), "comma": foreignID(1) + ","} {
 		rows["release "+name] = func(ctx context.Context) error { return sem.ReleaseID(ctx, id) }
-		rows["adopt "+name] = func(ctx context.Context) error { return ErrOf(sem.Adopt(ctx, id)) }
+		rows["adopt "+name] = func(ctx context.Context) error { return fixture.ErrOf(sem.Adopt(ctx, id)) }
 	}
 	for name, do := range rows {
 		t.Run(name, func(t *testing.T) { require.ErrorIs(t, do(t.Context()), primitives.ErrInvalid) })
@@ -262,16 +264,16 @@ var permitCases = []struct {
 	call func(t *testing.T, w *permitState) error
 }{
 	{"Adopt takes the permits from their holder", primitives.ErrLost, 2, func(t *testing.T, w *permitState) error {
-		adopted := Adopt(t, NewClient(t, w.s.Client(t)).PermitExpirableSemaphore(w.key), w.hold.ID())
+		adopted := fixture.Adopt(t, fixture.NewClient(t, w.s.Client(t)).PermitExpirableSemaphore(w.key), w.hold.ID())
 		require.Equal(t, 1, adopted.Depth())
 		require.ErrorIs(t, w.hold.Check(t.Context()), primitives.ErrLost)
-		RequireEnds(t, w.hold.Context(), primitives.ErrLost)
+		fixture.RequireEnds(t, w.hold.Context(), primitives.ErrLost)
 		require.NoError(t, adopted.Check(t.Context()))
 		return w.hold.Release(t.Context())
 	}},
 	{"Detach leaves the permits taken", primitives.ErrReleased, 2, func(t *testing.T, w *permitState) error {
 		require.Equal(t, w.hold.ID(), w.hold.Detach())
-		RequireEnds(t, w.hold.Context(), primitives.ErrReleased)
+		fixture.RequireEnds(t, w.hold.Context(), primitives.ErrReleased)
 		return w.hold.Release(t.Context())
 	}},
 	{"ReleaseID frees the permits of a detached hold", nil, 4, func(t *testing.T, w *permitState) error {
@@ -282,10 +284,10 @@ var permitCases = []struct {
 		return w.hold.Release(t.Context())
 	}},
 	{"permits come back when their lease ends", primitives.ErrLost, 2, func(t *testing.T, w *permitState) error {
-		leased := Acquire(t, t.Context(), w.sem, primitives.WithPermits(2), primitives.WithLease(ShortLease))
-		RequireEnds(t, leased.Context(), primitives.ErrLost)
+		leased := fixture.Acquire(t, t.Context(), w.sem, primitives.WithPermits(2), primitives.WithLease(fixture.ShortLease))
+		fixture.RequireEnds(t, leased.Context(), primitives.ErrLost)
 		lost := leased.Release(t.Context())
-		Release(t, Acquire(t, t.Context(), w.sem, primitives.WithPermits(2)))
+		fixture.Release(t, fixture.Acquire(t, t.Context(), w.sem, primitives.WithPermits(2)))
 		return lost
 	}},
 }
@@ -297,11 +299,11 @@ func TestPermitHolds(t *testing.T) {
 			t.Parallel()
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				w := watchPermits(t, s, redistest.Name(t))
-				w.sem = NewClient(t, s.Client(t)).PermitExpirableSemaphore(w.key)
-				InitPool(t, w.sem, 4)
-				w.hold = Acquire(t, t.Context(), w.sem, primitives.WithPermits(2))
+				w.sem = fixture.NewClient(t, s.Client(t)).PermitExpirableSemaphore(w.key)
+				fixture.InitPool(t, w.sem, 4)
+				w.hold = fixture.Acquire(t, t.Context(), w.sem, primitives.WithPermits(2))
 				require.ErrorIs(t, tt.call(t, w), tt.want)
-				require.Equal(t, tt.left, Available(t, w.rdb, w.key))
+				require.Equal(t, tt.left, fixture.Available(t, w.rdb, w.key))
 			})
 		})
 	}
@@ -313,16 +315,16 @@ func TestPermitWaiterWakesWhenALeaseEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		c := NewClient(t, redistest.Embedded(t).Client(t))
+		c := fixture.NewClient(t, redistest.Embedded(t).Client(t))
 		sem := c.PermitExpirableSemaphore("n")
-		InitPool(t, sem, 2)
-		Acquire(t, ctx, sem)
-		Acquire(t, ctx, sem, primitives.WithLease(300*time.Millisecond))
+		fixture.InitPool(t, sem, 2)
+		fixture.Acquire(t, ctx, sem)
+		fixture.Acquire(t, ctx, sem, primitives.WithLease(300*time.Millisecond))
 		began := time.Now()
-		hold := Acquire(t, ctx, sem)
+		hold := fixture.Acquire(t, ctx, sem)
 		require.InDelta(t, 302*time.Millisecond, time.Since(began), float64(3*time.Millisecond))
-		Release(t, hold)
-		CloseNow(c)
+		fixture.Release(t, hold)
+		fixture.CloseNow(c)
 	})
 }
 
@@ -332,23 +334,23 @@ func TestPermitsCollectExpiredOnesInSlices(t *testing.T) {
 	const many = 10_000
 	s := redistest.Redis(t)
 	ctx, key := t.Context(), redistest.Name(t)
-	sem := NewClient(t, s.Client(t)).PermitExpirableSemaphore(key)
+	sem := fixture.NewClient(t, s.Client(t)).PermitExpirableSemaphore(key)
 	w := watchPermits(t, s, key)
-	InitPool(t, sem, 0)
+	fixture.InitPool(t, sem, 0)
 	members := make([]redis.Z, many)
 	for i := range members {
-		members[i] = redis.Z{Score: float64(i + 1), Member: Unhex(t, foreignID(i))}
+		members[i] = redis.Z{Score: float64(i + 1), Member: fixture.Unhex(t, foreignID(i))}
 	}
 	require.NoError(t, w.rdb.ZAdd(ctx, w.leases, members...).Err())
-	require.Equal(t, many, InfoOf(t, sem).Available)
-	one := TryAcquire(t, ctx, sem)
-	require.Equal(t, 999, Available(t, w.rdb, key), "one slice of 1,000")
+	require.Equal(t, many, fixture.InfoOf(t, sem).Available)
+	one := fixture.TryAcquire(t, ctx, sem)
+	require.Equal(t, 999, fixture.Available(t, w.rdb, key), "one slice of 1,000")
 	began := time.Now()
-	all := TryAcquire(t, ctx, sem, primitives.WithPermits(many-1))
+	all := fixture.TryAcquire(t, ctx, sem, primitives.WithPermits(many-1))
 	t.Log("10,000 permits collected and acquired in", time.Since(began))
 	require.Len(t, w.taken(t), many)
-	require.Equal(t, 0, Available(t, w.rdb, key))
+	require.Equal(t, 0, fixture.Available(t, w.rdb, key))
 	require.NoError(t, all.Extend(ctx, time.Minute))
-	Release(t, all, one)
-	require.Equal(t, many, Available(t, w.rdb, key))
+	fixture.Release(t, all, one)
+	require.Equal(t, many, fixture.Available(t, w.rdb, key))
 }

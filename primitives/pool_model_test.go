@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -69,7 +69,7 @@ func (m *poolModel) draw(t *rapid.T) *poolModelHold {
 }
 
 // common returns the actions that both kinds of semaphores share.
-func (m *poolModel) common(ctx context.Context, t *rapid.T, sem Countable) map[string]func(*rapid.T) {
+func (m *poolModel) common(ctx context.Context, t *rapid.T, sem fixture.Countable) map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"init": func(t *rapid.T) {
 			n := rapid.IntRange(0, 5).Draw(t, "n")
@@ -101,7 +101,7 @@ func (m *poolModel) common(ctx context.Context, t *rapid.T, sem Countable) map[s
 func TestSemaphoreModel(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	c, rdb, key := NewClient(t, s.Client(t)), s.Client(t), redistest.Name(t)
+	c, rdb, key := fixture.NewClient(t, s.Client(t)), s.Client(t), redistest.Name(t)
 	rapid.Check(t, func(t *rapid.T) {
 		ctx := context.Background()
 		require.NoError(t, rdb.Del(ctx, key).Err())
@@ -172,7 +172,7 @@ func runPermitsModel(t *rapid.T) {
 	require.NoError(t, err)
 	ctx := context.Background()
 	defer func() {
-		CloseNow(c)
+		fixture.CloseNow(c)
 		require.NoError(t, rdb.Close())
 		s.Close()
 	}()

@@ -9,14 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/failure"
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
 // TestRedLockAttemptOutcomes makes one attempt on five servers, some of them held or down.
 func TestRedLockAttemptOutcomes(t *testing.T) { // not parallel: on a busy machine members miss their budget
-	q := NewQuorum(t, 5)
+	q := fixture.NewQuorum(t, 5)
 	for _, tt := range []struct {
 		name       string
 		held, down []int
@@ -44,7 +44,7 @@ func TestRedLockAttemptOutcomes(t *testing.T) { // not parallel: on a busy machi
 			hold, err := l.TryAcquire(t.Context())
 			if tt.acquired {
 				require.NoError(t, err)
-				Release(t, hold)
+				fixture.Release(t, hold)
 			} else {
 				require.Error(t, err)
 				require.Equal(t, tt.refused, errors.Is(err, primitives.ErrNotAcquired), "%v", err)
@@ -65,9 +65,9 @@ func TestRedLockAttemptOutcomes(t *testing.T) { // not parallel: on a busy machi
 			}
 			for _, other := range others {
 				require.NoError(t, other.Check(t.Context()))
-				Release(t, other)
+				fixture.Release(t, other)
 			}
-			q.RequireFree(t, All(5)...)
+			q.RequireFree(t, fixture.All(5)...)
 		})
 	}
 }
@@ -76,7 +76,7 @@ func TestRedLockAttemptOutcomes(t *testing.T) { // not parallel: on a busy machi
 // finish, even while one server is down.
 func TestRedLockRivalsExcludeEachOther(t *testing.T) { // not parallel, as TestRedLockAttemptOutcomes
 	for _, n := range []int{3, 5} {
-		q := NewQuorum(t, n)
+		q := fixture.NewQuorum(t, n)
 		q.Proxies[n-1].Refuse(n == 5)
 		const rivals = 5
 		count, each := 0, redistest.Scaled(q.Servers[0], 20)
@@ -84,13 +84,13 @@ func TestRedLockRivalsExcludeEachOther(t *testing.T) { // not parallel, as TestR
 		began := time.Now()
 		for range rivals {
 			l := q.Lock(q.PatientClients(t)) // on a busy machine, other clients would keep sending their commands again
-			wg.Go(func() { Increment(t, AsAcquirer(l), &count, each) })
+			wg.Go(func() { fixture.Increment(t, fixture.AsAcquirer(l), &count, each) })
 		}
 		wg.Wait()
 		t.Logf("%d servers, %d rivals: %v per acquisition", n, rivals, time.Since(began)/time.Duration(rivals*each))
 		require.Equal(t, rivals*each, count)
 		q.Proxies[n-1].Refuse(false)
-		q.RequireFree(t, All(n)...)
+		q.RequireFree(t, fixture.All(n)...)
 	}
 }
 
@@ -98,19 +98,19 @@ func TestRedLockRivalsExcludeEachOther(t *testing.T) { // not parallel, as TestR
 // attempts acquire and release the third, which must not wake up the others.
 func TestRedLockWaitersDoNotWakeEachOther(t *testing.T) {
 	t.Parallel()
-	q := NewQuorum(t, 3)
+	q := fixture.NewQuorum(t, 3)
 	holds := q.Hold(t, 0, 1)
 	const waiters = 4
-	results := make(chan Result, waiters)
+	results := make(chan fixture.Result, waiters)
 	for range waiters {
 		l := q.On(t)
 		go func() {
 			hold, err := l.Acquire(t.Context())
-			results <- Result{Hold: hold, Err: err}
+			results <- fixture.Result{Hold: hold, Err: err}
 		}()
 	}
 	for _, s := range q.Servers {
-		redistest.WaitFor(t, Soon, func() bool {
+		redistest.WaitFor(t, fixture.Soon, func() bool {
 			return redistest.Connections(t, s) >= waiters*2
 		}, "all waiters are subscribed")
 	}
@@ -123,32 +123,32 @@ func TestRedLockWaitersDoNotWakeEachOther(t *testing.T) {
 	// An attempt and its rollback each second, and a margin of the same size.
 	require.LessOrEqual(t, float64(spent), waiters*2*2*max(time.Since(began), span).Seconds())
 
-	Release(t, holds[0]) // two members are free now: a majority
+	fixture.Release(t, holds[0]) // two members are free now: a majority
 	for range waiters {
-		Release(t, AwaitHold(t, results))
+		fixture.Release(t, fixture.AwaitHold(t, results))
 	}
-	Release(t, holds[1])
+	fixture.Release(t, holds[1])
 	q.RequireFree(t, 0, 1, 2)
 }
 
-func redMinorityLost(t *testing.T, x *JointTest) {
+func redMinorityLost(t *testing.T, x *fixture.JointTest) {
 	hold := x.Acquire(t, t.Context())
-	require.NoError(t, ErrOf(x.C.Lock(x.Names[0]).ForceRelease(t.Context())))
+	require.NoError(t, fixture.ErrOf(x.C.Lock(x.Names[0]).ForceRelease(t.Context())))
 	redissonLock(t, x.S, x.Names[0])
 	require.NoError(t, hold.Check(t.Context()))
 	require.NoError(t, hold.Extend(t.Context(), time.Minute))
-	RequireLive(t, hold.Context())
+	fixture.RequireLive(t, hold.Context())
 	require.Greater(t, time.Until(hold.ValidUntil()), 55*time.Second)
-	inner := Acquire(t, hold.Context(), x.L)
+	inner := fixture.Acquire(t, hold.Context(), x.L)
 	require.Equal(t, hold.ID(), inner.ID())
-	Release(t, inner)
-	require.ErrorIs(t, ErrOf(x.On(x.Other(t)).TryAcquire(t.Context())), primitives.ErrNotAcquired)
-	require.NoError(t, ErrOf(x.C.Lock(x.Names[1]).ForceRelease(t.Context())))
+	fixture.Release(t, inner)
+	require.ErrorIs(t, fixture.ErrOf(x.On(x.Other(t)).TryAcquire(t.Context())), primitives.ErrNotAcquired)
+	require.NoError(t, fixture.ErrOf(x.C.Lock(x.Names[1]).ForceRelease(t.Context())))
 	require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
-	RequireEnds(t, hold.Context(), primitives.ErrLost)
+	fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-	redistest.WaitFor(t, Soon, func() bool {
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		return len(x.Events.All(primitives.EventLost)) == 1
 	}, "the loss is reported")
-	RedissonUnlock(t, x.S, x.Names[0])
+	fixture.RedissonUnlock(t, x.S, x.Names[0])
 }

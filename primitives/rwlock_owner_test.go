@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
@@ -16,15 +16,15 @@ import (
 // TestRWLockReleaseFreesItsOwnCountsOnly (C4) gives WithOwner the id of a private hold.
 func TestRWLockReleaseFreesItsOwnCountsOnly(t *testing.T) {
 	t.Parallel()
-	EachRW(t, func(t *testing.T, x *RWTest) {
+	fixture.EachRW(t, func(t *testing.T, x *fixture.RWTest) {
 		for _, side := range x.Sides() {
 			for _, tt := range []struct {
 				name string
-				run  func(t *testing.T, x *RWTest, side RWSide)
+				run  func(t *testing.T, x *fixture.RWTest, side fixture.RWSide)
 			}{
-				{"two shared holds", func(t *testing.T, x *RWTest, side RWSide) {
+				{"two shared holds", func(t *testing.T, x *fixture.RWTest, side fixture.RWSide) {
 					private, shared := side.AcquireBoth(t, x)
-					second := Acquire(t, t.Context(), side.Lock, primitives.WithOwner(private.ID()))
+					second := fixture.Acquire(t, t.Context(), side.Lock, primitives.WithOwner(private.ID()))
 					side.ReleaseInTurn(t, x, shared, private, second)
 				}},
 				{"by id", testReleaseSharedByID},
@@ -37,30 +37,30 @@ func TestRWLockReleaseFreesItsOwnCountsOnly(t *testing.T) {
 	})
 }
 
-func testReleaseSharedByID(t *testing.T, x *RWTest, side RWSide) {
+func testReleaseSharedByID(t *testing.T, x *fixture.RWTest, side fixture.RWSide) {
 	private, shared := side.AcquireBoth(t, x)
 	require.NoError(t, side.Lock.ReleaseID(t.Context(), private.ID()))
 	require.Equal(t, "1", side.Count(t, x, private))
-	Release(t, private)
-	RequireNothingLeft(t, x)
+	fixture.Release(t, private)
+	fixture.RequireNothingLeft(t, x)
 	require.ErrorIs(t, shared.Release(t.Context()), primitives.ErrLost)
-	RequireNothingLeft(t, x)
+	fixture.RequireNothingLeft(t, x)
 }
 
-func testAdoptShared(t *testing.T, x *RWTest, side RWSide) {
+func testAdoptShared(t *testing.T, x *fixture.RWTest, side fixture.RWSide) {
 	private, _ := side.AcquireBoth(t, x)
-	adopted := Adopt(t, side.Lock, private.ID())
+	adopted := fixture.Adopt(t, side.Lock, private.ID())
 	require.Equal(t, "2", side.Count(t, x, adopted))
 	require.Zero(t, x.Rdb.Exists(t.Context(), x.SharedCounts()).Val())
-	Release(t, adopted)
-	RequireNothingLeft(t, x)
+	fixture.Release(t, adopted)
+	fixture.RequireNothingLeft(t, x)
 }
 
-func testForceReleaseShared(t *testing.T, x *RWTest, side RWSide) {
+func testForceReleaseShared(t *testing.T, x *fixture.RWTest, side fixture.RWSide) {
 	private, shared := side.AcquireBoth(t, x)
-	held := ForceRelease(t, side.Lock)
+	held := fixture.ForceRelease(t, side.Lock)
 	require.True(t, held)
-	RequireNothingLeft(t, x)
+	fixture.RequireNothingLeft(t, x)
 	require.ErrorIs(t, private.Release(t.Context()), primitives.ErrLost)
 	require.ErrorIs(t, shared.Release(t.Context()), primitives.ErrLost)
 }
@@ -69,18 +69,18 @@ func testForceReleaseShared(t *testing.T, x *RWTest, side RWSide) {
 // hold.
 func TestRWLockSharedCountsExpireWithTheLock(t *testing.T) {
 	t.Parallel()
-	RWBubble(t, func(t *testing.T, x *RWTest) {
+	fixture.RWBubble(t, func(t *testing.T, x *fixture.RWTest) {
 		for _, side := range x.Sides() {
 			owner, lease := primitives.WithOwner("o"), primitives.WithLease(time.Second)
-			Acquire(t, t.Context(), side.Lock, owner, lease)
-			Acquire(t, t.Context(), side.Lock, owner, lease)
+			fixture.Acquire(t, t.Context(), side.Lock, owner, lease)
+			fixture.Acquire(t, t.Context(), side.Lock, owner, lease)
 			time.Sleep(2 * time.Second)
-			require.Empty(t, Fields(t, x.S, x.Name))
+			require.Empty(t, fixture.Fields(t, x.S, x.Name))
 			require.Zero(t, x.Rdb.Exists(t.Context(), x.SharedCounts()).Val())
-			again := Acquire(t, t.Context(), side.Lock, owner)
-			require.Equal(t, map[string]int{"o" + side.Suffix: 1}, SharedCounts(t, x.S, x.Name))
-			Release(t, again)
-			RequireNothingLeft(t, x)
+			again := fixture.Acquire(t, t.Context(), side.Lock, owner)
+			require.Equal(t, map[string]int{"o" + side.Suffix: 1}, fixture.SharedCounts(t, x.S, x.Name))
+			fixture.Release(t, again)
+			fixture.RequireNothingLeft(t, x)
 		}
 	})
 }
@@ -105,15 +105,15 @@ func TestRWLockNestingUnderALostHoldTakesNothing(t *testing.T) {
 		} {
 			for _, other := range []string{"nobody", "a writer", "a reader"} {
 				t.Run(tt.name+", then "+other, func(t *testing.T) {
-					x := OnRW(t, s)
-					outer := Acquire(t, t.Context(), tt.outer(x.RW), tt.opts...)
+					x := fixture.OnRW(t, s)
+					outer := fixture.Acquire(t, t.Context(), tt.outer(x.RW), tt.opts...)
 					require.NoError(t, x.Rdb.Del(t.Context(), x.Name, x.TimeoutKey(outer.ID(), 1)).Err())
 					var third *primitives.Hold
 					switch other {
 					case "a writer":
-						third = Acquire(t, t.Context(), x.Other(t).Writer())
+						third = fixture.Acquire(t, t.Context(), x.Other(t).Writer())
 					case "a reader":
-						third = Acquire(t, t.Context(), x.Other(t).Reader())
+						third = fixture.Acquire(t, t.Context(), x.Other(t).Reader())
 					}
 					before := x.State(t)
 					// A slow machine may make the client notice the loss first: the context must
@@ -124,11 +124,11 @@ func TestRWLockNestingUnderALostHoldTakesNothing(t *testing.T) {
 					require.Equal(t, before, x.State(t), "nothing is acquired")
 					require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
 					if third != nil {
-						Release(t, third)
+						fixture.Release(t, third)
 					}
 					require.Empty(t, x.State(t))
 					if tt.opts == nil { // a lost shared hold leaves its count, which is ignored without the field
-						RequireNothingLeft(t, x)
+						fixture.RequireNothingLeft(t, x)
 					}
 				})
 			}
@@ -140,8 +140,8 @@ func TestRWLockNestingUnderALostHoldTakesNothing(t *testing.T) {
 // is not admitted, although another hold has its id.
 func TestRWLockBatchSkipsARolledBackReader(t *testing.T) {
 	t.Parallel()
-	EachRW(t, func(t *testing.T, x *RWTest) {
-		shared := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithOwner("companion"))
+	fixture.EachRW(t, func(t *testing.T, x *fixture.RWTest) {
+		shared := fixture.Acquire(t, t.Context(), x.RW.Reader(), primitives.WithOwner("companion"))
 		for _, mark := range []string{"2", "3"} { // the request is being rolled back, or was
 			memory := "redisson_unlock_latch:{" + x.Name + "}:companion"
 			require.NoError(t, x.Rdb.Set(t.Context(), memory, mark, time.Minute).Err())
@@ -155,6 +155,6 @@ func TestRWLockBatchSkipsARolledBackReader(t *testing.T) {
 			require.Equal(t, []any{"in", int64(0)}, answer)
 			require.LessOrEqual(t, x.Rdb.PTTL(t.Context(), x.TimeoutKey("companion", 1)).Val(), 30*time.Second)
 		}
-		Release(t, shared)
+		fixture.Release(t, shared)
 	})
 }

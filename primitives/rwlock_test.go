@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -25,7 +25,7 @@ type rwOptions = []primitives.Option
 // rwAdmissionCase is a state of the lock, and the result of one attempt to acquire each side.
 type rwAdmissionCase struct {
 	name        string
-	setUp       func(t *testing.T, x *RWTest) (context.Context, rwOptions) // returns the arguments
+	setUp       func(t *testing.T, x *fixture.RWTest) (context.Context, rwOptions) // returns the arguments
 	read, write error
 }
 
@@ -37,49 +37,56 @@ var (
 )
 
 func rwAdmissionCases() []rwAdmissionCase {
-	plain := func(f func(t *testing.T, x *RWTest)) func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
-		return func(t *testing.T, x *RWTest) (context.Context, rwOptions) { f(t, x); return t.Context(), nil }
+	plain := func(f func(t *testing.T, x *fixture.RWTest)) func(t *testing.T, x *fixture.RWTest) (context.Context,
+		rwOptions) {
+		return func(t *testing.T, x *fixture.RWTest) (context.Context, rwOptions) { f(t, x); return t.Context(), nil }
 	}
 	return []rwAdmissionCase{
-		{"free", plain(func(*testing.T, *RWTest) {}), rwYes, rwYes},
-		{"a reader", plain(func(t *testing.T, x *RWTest) { Acquire(t, t.Context(), x.RW.Reader()) }), rwYes, rwNo},
-		{"two readers", plain(func(t *testing.T, x *RWTest) {
-			Acquire(t, t.Context(), x.RW.Reader())
-			Acquire(t, t.Context(), x.Other(t).Reader())
+		{"free", plain(func(*testing.T, *fixture.RWTest) {}), rwYes, rwYes},
+		{"a reader", plain(func(t *testing.T, x *fixture.RWTest) { fixture.Acquire(t, t.Context(), x.RW.Reader()) }),
+			rwYes, rwNo},
+		{"two readers", plain(func(t *testing.T, x *fixture.RWTest) {
+			fixture.Acquire(t, t.Context(), x.RW.Reader())
+			fixture.Acquire(t, t.Context(), x.Other(t).Reader())
 		}), rwYes, rwNo},
-		{"a writer", plain(func(t *testing.T, x *RWTest) { Acquire(t, t.Context(), x.RW.Writer()) }), rwNo, rwNo},
-		{"a writer of another client", plain(func(t *testing.T, x *RWTest) {
-			Acquire(t, t.Context(), x.Other(t).Writer())
+		{"a writer", plain(func(t *testing.T, x *fixture.RWTest) { fixture.Acquire(t, t.Context(), x.RW.Writer()) }),
+			rwNo, rwNo},
+		{"a writer of another client", plain(func(t *testing.T, x *fixture.RWTest) {
+			fixture.Acquire(t, t.Context(), x.Other(t).Writer())
 		}), rwNo, rwNo},
-		{"a writer that also reads", plain(func(t *testing.T, x *RWTest) {
-			Acquire(t, Acquire(t, t.Context(), x.RW.Writer()).Context(), x.RW.Reader())
+		{"a writer that also reads", plain(func(t *testing.T, x *fixture.RWTest) {
+			fixture.Acquire(t, fixture.Acquire(t, t.Context(), x.RW.Writer()).Context(), x.RW.Reader())
 		}), rwNo, rwNo},
-		{"a writer downgraded to a reader", plain(func(t *testing.T, x *RWTest) {
-			w := Acquire(t, t.Context(), x.RW.Writer())
-			Acquire(t, w.Context(), x.RW.Reader())
-			Release(t, w)
+		{"a writer downgraded to a reader", plain(func(t *testing.T, x *fixture.RWTest) {
+			w := fixture.Acquire(t, t.Context(), x.RW.Writer())
+			fixture.Acquire(t, w.Context(), x.RW.Reader())
+			fixture.Release(t, w)
 		}), rwYes, rwNo},
-		{"ctx carries a read hold", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
-			return Acquire(t, t.Context(), x.RW.Reader()).Context(), nil
+		{"ctx carries a read hold", func(t *testing.T, x *fixture.RWTest) (context.Context, rwOptions) {
+			return fixture.Acquire(t, t.Context(), x.RW.Reader()).Context(), nil
 		}, rwYes, rwDeadlock},
-		{"ctx carries a read hold nested in a write hold", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
-			return Acquire(t, Acquire(t, t.Context(), x.RW.Writer()).Context(), x.RW.Reader()).Context(), nil
+		{"ctx carries a read hold nested in a write hold",
+			func(t *testing.T, x *fixture.RWTest) (context.Context, rwOptions) {
+				return fixture.Acquire(t, fixture.Acquire(t, t.Context(), x.RW.Writer()).Context(), x.RW.Reader()).Context(), nil
+			}, rwYes, rwYes},
+		{"ctx carries a write hold", func(t *testing.T, x *fixture.RWTest) (context.Context, rwOptions) {
+			return fixture.Acquire(t, t.Context(), x.RW.Writer()).Context(), nil
 		}, rwYes, rwYes},
-		{"ctx carries a write hold", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
-			return Acquire(t, t.Context(), x.RW.Writer()).Context(), nil
-		}, rwYes, rwYes},
-		{"ctx carries a released read hold", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
-			r := Acquire(t, t.Context(), x.RW.Reader())
-			Release(t, r)
+		{"ctx carries a released read hold", func(t *testing.T, x *fixture.RWTest) (context.Context, rwOptions) {
+			r := fixture.Acquire(t, t.Context(), x.RW.Reader())
+			fixture.Release(t, r)
 			return context.WithoutCancel(r.Context()), nil
 		}, rwYes, rwYes},
-		{"a Redisson reader", plain(func(t *testing.T, x *RWTest) {
+		{"a Redisson reader", plain(func(t *testing.T, x *fixture.RWTest) {
 			require.True(t, x.Redisson(1).ReadLock(t, time.Minute))
 		}), rwYes, rwNo},
-		{"a Redisson writer", plain(func(t *testing.T, x *RWTest) {
+		{"a Redisson writer", plain(func(t *testing.T, x *fixture.RWTest) {
 			require.True(t, x.Redisson(1).WriteLock(t, time.Minute))
 		}), rwNo, rwNo},
-		{"a plain lock", plain(func(t *testing.T, x *RWTest) { Acquire(t, t.Context(), x.C.Lock(x.Name)) }), rwNo, rwNo},
+		{"a plain lock", plain(func(t *testing.T,
+			x *fixture.RWTest) {
+			fixture.Acquire(t, t.Context(), x.C.Lock(x.Name))
+		}), rwNo, rwNo},
 	}
 }
 
@@ -87,33 +94,33 @@ func rwAdmissionCases() []rwAdmissionCase {
 func rwOwnerAdmissionCases() []rwAdmissionCase {
 	owner := primitives.WithOwner("owner")
 	return []rwAdmissionCase{
-		{"the owner reads", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
-			Acquire(t, t.Context(), x.Other(t).Reader(), owner)
+		{"the owner reads", func(t *testing.T, x *fixture.RWTest) (context.Context, rwOptions) {
+			fixture.Acquire(t, t.Context(), x.Other(t).Reader(), owner)
 			return t.Context(), rwOptions{owner}
 		}, rwYes, rwDeadlock},
-		{"the owner and another reader", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
-			Acquire(t, t.Context(), x.Other(t).Reader(), owner)
-			Acquire(t, t.Context(), x.RW.Reader())
+		{"the owner and another reader", func(t *testing.T, x *fixture.RWTest) (context.Context, rwOptions) {
+			fixture.Acquire(t, t.Context(), x.Other(t).Reader(), owner)
+			fixture.Acquire(t, t.Context(), x.RW.Reader())
 			return t.Context(), rwOptions{owner}
 		}, rwYes, rwDeadlock},
-		{"an expired read of the owner, another reader", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
-			Acquire(t, t.Context(), x.RW.Reader())
+		{"an expired read of the owner, another reader", func(t *testing.T, x *fixture.RWTest) (context.Context, rwOptions) {
+			fixture.Acquire(t, t.Context(), x.RW.Reader())
 			require.NoError(t, x.Rdb.HSet(t.Context(), x.Name, "owner", 1).Err())
 			return t.Context(), rwOptions{owner}
 		}, rwYes, rwNo},
-		{"the owner writes", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
-			Acquire(t, t.Context(), x.Other(t).Writer(), owner)
+		{"the owner writes", func(t *testing.T, x *fixture.RWTest) (context.Context, rwOptions) {
+			fixture.Acquire(t, t.Context(), x.Other(t).Writer(), owner)
 			return t.Context(), rwOptions{owner}
 		}, rwYes, rwYes},
-		{"another owner writes", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
-			Acquire(t, t.Context(), x.Other(t).Writer(), owner)
+		{"another owner writes", func(t *testing.T, x *fixture.RWTest) (context.Context, rwOptions) {
+			fixture.Acquire(t, t.Context(), x.Other(t).Writer(), owner)
 			return t.Context(), rwOptions{primitives.WithOwner("another")}
 		}, rwNo, rwNo},
-		{"the owner is a Redisson thread that writes", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
+		{"the owner is a Redisson thread that writes", func(t *testing.T, x *fixture.RWTest) (context.Context, rwOptions) {
 			require.True(t, x.Redisson(1).WriteLock(t, time.Minute))
 			return t.Context(), rwOptions{primitives.WithOwner(x.Redisson(1).ID)}
 		}, rwYes, rwYes},
-		{"the owner is a Redisson thread that reads", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
+		{"the owner is a Redisson thread that reads", func(t *testing.T, x *fixture.RWTest) (context.Context, rwOptions) {
 			require.True(t, x.Redisson(1).ReadLock(t, time.Minute))
 			return t.Context(), rwOptions{primitives.WithOwner(x.Redisson(1).ID)}
 		}, rwYes, rwDeadlock},
@@ -126,14 +133,14 @@ func TestRWLockAdmission(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				for side, want := range map[string]error{"read": tt.read, "write": tt.write} {
-					t.Run(side, func(t *testing.T) { testRWAdmission(t, OnRW(t, s), tt, side, want) })
+					t.Run(side, func(t *testing.T) { testRWAdmission(t, fixture.OnRW(t, s), tt, side, want) })
 				}
 			})
 		})
 	}
 }
 
-func testRWAdmission(t *testing.T, x *RWTest, tt rwAdmissionCase, side string, want error) {
+func testRWAdmission(t *testing.T, x *fixture.RWTest, tt rwAdmissionCase, side string, want error) {
 	ctx, opts := tt.setUp(t, x)
 	l := x.RW.Reader()
 	if side == "write" {
@@ -142,11 +149,11 @@ func testRWAdmission(t *testing.T, x *RWTest, tt rwAdmissionCase, side string, w
 	hold, err := l.TryAcquire(ctx, opts...)
 	require.ErrorIs(t, err, want)
 	if hold != nil {
-		Release(t, hold)
+		fixture.Release(t, hold)
 	}
 	if errors.Is(want, primitives.ErrDeadlock) {
 		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-		err := ErrOf(l.Acquire(ctx, opts...))
+		err := fixture.ErrOf(l.Acquire(ctx, opts...))
 		require.ErrorIs(t, err, primitives.ErrDeadlock, "Acquire does not wait for itself")
 		require.ErrorContains(t, err, "would deadlock: ") // and the reason
 	}
@@ -165,7 +172,7 @@ func TestRWLockWritersRunAlone(t *testing.T) {
 		var inside, readers, most atomic.Int64
 		var wg sync.WaitGroup
 		for i := range 16 {
-			rw := NewClient(t, s.Client(t)).RWLock(name)
+			rw := fixture.NewClient(t, s.Client(t)).RWLock(name)
 			for j := range times {
 				if (i+j)%4 == 0 {
 					written++
@@ -203,7 +210,7 @@ func TestRWLockWritersRunAlone(t *testing.T) {
 		wg.Wait()
 		require.Equal(t, written, n)
 		require.Greater(t, most.Load(), int64(1), "readers run concurrently")
-		RequireClean(t, s, name)
+		fixture.RequireClean(t, s, name)
 	})
 }
 
@@ -216,7 +223,7 @@ func TestRWLockWriterIsNotStarved(t *testing.T) {
 		var wg sync.WaitGroup
 		var reads atomic.Int64
 		for range 4 {
-			reader := NewClient(t, s.Client(t)).RWLock(name).Reader()
+			reader := fixture.NewClient(t, s.Client(t)).RWLock(name).Reader()
 			for range 3 {
 				wg.Go(func() {
 					for ctx.Err() == nil {
@@ -229,20 +236,20 @@ func TestRWLockWriterIsNotStarved(t *testing.T) {
 				})
 			}
 		}
-		redistest.WaitFor(t, Soon, func() bool { return reads.Load() > 12 }, "readers run")
-		writer := NewClient(t, s.Client(t)).RWLock(name).Writer()
+		redistest.WaitFor(t, fixture.Soon, func() bool { return reads.Load() > 12 }, "readers run")
+		writer := fixture.NewClient(t, s.Client(t)).RWLock(name).Writer()
 		for range 5 {
 			began, before := time.Now(), reads.Load()
 			// Without a claim the writer would never find the lock free.
-			hold := Acquire(t, t.Context(), writer, primitives.WithWait(Soon))
+			hold := fixture.Acquire(t, t.Context(), writer, primitives.WithWait(fixture.Soon))
 			t.Logf("acquired after %v and %d readers", time.Since(began), reads.Load()-before)
-			Release(t, hold)
+			fixture.Release(t, hold)
 			before = reads.Load()
-			redistest.WaitFor(t, Soon, func() bool { return reads.Load() > before+12 }, "readers run again")
+			redistest.WaitFor(t, fixture.Soon, func() bool { return reads.Load() > before+12 }, "readers run again")
 		}
 		cancel()
 		wg.Wait()
-		RequireClean(t, s, name)
+		fixture.RequireClean(t, s, name)
 	})
 }
 
@@ -252,26 +259,26 @@ func TestRWLockWriteReleaseWakesAllReaders(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, downgrade := range []bool{false, true} {
-			x := OnRW(t, s)
-			w := Acquire(t, t.Context(), x.RW.Writer())
+			x := fixture.OnRW(t, s)
+			w := fixture.Acquire(t, t.Context(), x.RW.Writer())
 			if downgrade {
-				Acquire(t, w.Context(), x.RW.Reader())
+				fixture.Acquire(t, w.Context(), x.RW.Reader())
 			}
-			var waiting []<-chan Result
+			var waiting []<-chan fixture.Result
 			for range 4 {
-				c := NewClient(t, s.Client(t))
+				c := fixture.NewClient(t, s.Client(t))
 				reader := c.RWLock(x.Name).Reader()
 				for range 5 {
-					waiting = append(waiting, StartAcquire(t.Context(), reader))
+					waiting = append(waiting, fixture.StartAcquire(t.Context(), reader))
 				}
-				AwaitWaiters(t, c, 5)
+				fixture.AwaitWaiters(t, c, 5)
 			}
 			x.AwaitWaiter(t)
 			released := time.Now()
-			Release(t, w)
+			fixture.Release(t, w)
 			for _, c := range waiting {
-				got := AwaitAcquired(t, c)
-				require.Less(t, got.At.Sub(released), SlowPoll)
+				got := fixture.AwaitAcquired(t, c)
+				require.Less(t, got.At.Sub(released), fixture.SlowPoll)
 			}
 		}
 	})
@@ -280,20 +287,22 @@ func TestRWLockWriteReleaseWakesAllReaders(t *testing.T) {
 // TestRWLockNestedReadersShareAndNestedWritersExclude nests siblings under one hold.
 func TestRWLockNestedReadersShareAndNestedWritersExclude(t *testing.T) {
 	t.Parallel()
-	EachRW(t, func(t *testing.T, x *RWTest) {
-		r := Acquire(t, t.Context(), x.RW.Reader())
-		siblings := []*primitives.Hold{Acquire(t, r.Context(), x.RW.Reader()), Acquire(t, r.Context(), x.RW.Reader())}
-		require.Equal(t, "3", Fields(t, x.S, x.Name)[r.ID()])
-		Release(t, r, siblings[0], siblings[1])
-		w := Acquire(t, t.Context(), x.RW.Writer())
-		first := Acquire(t, w.Context(), x.RW.Writer())
-		require.ErrorIs(t, ErrOf(x.RW.Writer().TryAcquire(w.Context())), primitives.ErrNotAcquired)
+	fixture.EachRW(t, func(t *testing.T, x *fixture.RWTest) {
+		r := fixture.Acquire(t, t.Context(), x.RW.Reader())
+		siblings := []*primitives.Hold{fixture.Acquire(t, r.Context(), x.RW.Reader()),
+			fixture.Acquire(t, r.Context(), x.RW.Reader())}
+		require.Equal(t, "3", fixture.Fields(t, x.S, x.Name)[r.ID()])
+		fixture.Release(t, r, siblings[0], siblings[1])
+		w := fixture.Acquire(t, t.Context(), x.RW.Writer())
+		first := fixture.Acquire(t, w.Context(), x.RW.Writer())
+		require.ErrorIs(t, fixture.ErrOf(x.RW.Writer().TryAcquire(w.Context())), primitives.ErrNotAcquired)
 		for range 2 {
-			Release(t, Acquire(t, first.Context(), x.RW.Reader()))
+			fixture.Release(t, fixture.Acquire(t, first.Context(), x.RW.Reader()))
 		}
-		require.ErrorIs(t, ErrOf(x.RW.Reader().Acquire(w.Context(), primitives.WithNonReentrant())), primitives.ErrDeadlock)
-		Release(t, first, w)
-		RequireClean(t, x.S, x.Name)
+		require.ErrorIs(t, fixture.ErrOf(x.RW.Reader().Acquire(w.Context(), primitives.WithNonReentrant())),
+			primitives.ErrDeadlock)
+		fixture.Release(t, first, w)
+		fixture.RequireClean(t, x.S, x.Name)
 	})
 }
 
@@ -303,33 +312,33 @@ func TestRWLockInfoListsTheHoldersOfItsSide(t *testing.T) {
 		Info   = primitives.Info
 		Holder = primitives.Holder
 	)
-	RWBubble(t, func(t *testing.T, x *RWTest) {
+	fixture.RWBubble(t, func(t *testing.T, x *fixture.RWTest) {
 		ctx := t.Context()
 		info := func(l *primitives.Lock, want Info) {
 			t.Helper()
-			got := InfoOf(t, l)
+			got := fixture.InfoOf(t, l)
 			slices.SortFunc(got.Holders, func(a, b Holder) int { return strings.Compare(a.ID, b.ID) })
 			require.Equal(t, want, got)
 		}
 		noReader, noWriter := Info{Name: "n", Kind: "reader"}, Info{Name: "n", Kind: "writer"}
 		info(x.RW.Reader(), noReader)
 		info(x.RW.Writer(), noWriter)
-		a := Acquire(t, ctx, x.RW.Reader(), primitives.WithLease(10*time.Second))
-		b := Acquire(t, ctx, x.RW.Reader(), primitives.WithLease(20*time.Second))
-		in := Acquire(t, a.Context(), x.RW.Reader(), primitives.WithLease(15*time.Second))
+		a := fixture.Acquire(t, ctx, x.RW.Reader(), primitives.WithLease(10*time.Second))
+		b := fixture.Acquire(t, ctx, x.RW.Reader(), primitives.WithLease(20*time.Second))
+		in := fixture.Acquire(t, a.Context(), x.RW.Reader(), primitives.WithLease(15*time.Second))
 		info(x.RW.Reader(), Info{Name: "n", Kind: "reader", TTL: 20 * time.Second, Holders: []Holder{
 			{ID: a.ID(), Count: 2, TTL: 15 * time.Second}, {ID: b.ID(), Count: 1, TTL: 20 * time.Second},
 		}})
 		info(x.RW.Writer(), noWriter)
 		for _, h := range []*primitives.Hold{a, b, in} {
-			Release(t, h)
+			fixture.Release(t, h)
 		}
-		w := Acquire(t, ctx, x.RW.Writer(), primitives.WithLease(time.Minute))
+		w := fixture.Acquire(t, ctx, x.RW.Writer(), primitives.WithLease(time.Minute))
 		info(x.RW.Reader(), noReader)
 		info(x.RW.Writer(), Info{Name: "n", Kind: "writer", TTL: time.Minute, Holders: []Holder{
 			{ID: w.ID(), Count: 1, TTL: time.Minute},
 		}})
-		r := Acquire(t, w.Context(), x.RW.Reader(), primitives.WithLease(10*time.Second))
+		r := fixture.Acquire(t, w.Context(), x.RW.Reader(), primitives.WithLease(10*time.Second))
 		info(x.RW.Reader(), Info{Name: "n", Kind: "reader", TTL: 10 * time.Second, Holders: []Holder{
 			{ID: r.ID(), Count: 1, TTL: 10 * time.Second},
 		}})
@@ -346,25 +355,25 @@ func TestRWLockInfoListsTheHoldersOfItsSide(t *testing.T) {
 func TestRWLockInACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t)
-	c := NewClient(t, cluster.ClusterClient(t))
+	c := fixture.NewClient(t, cluster.ClusterClient(t))
 	for _, name := range []string{redistest.Name(t), "{" + redistest.Name(t) + "}x"} {
 		rw := c.RWLock(name)
-		a := Acquire(t, t.Context(), rw.Reader())
-		b := Acquire(t, t.Context(), rw.Reader(), primitives.WithLease(time.Minute))
-		other := NewClient(t, cluster.ClusterClient(t))
-		waiting := StartAcquire(t.Context(), other.RWLock(name).Writer())
-		Release(t, b)
+		a := fixture.Acquire(t, t.Context(), rw.Reader())
+		b := fixture.Acquire(t, t.Context(), rw.Reader(), primitives.WithLease(time.Minute))
+		other := fixture.NewClient(t, cluster.ClusterClient(t))
+		waiting := fixture.StartAcquire(t.Context(), other.RWLock(name).Writer())
+		fixture.Release(t, b)
 		require.NoError(t, a.Extend(t.Context(), time.Minute))
-		AwaitWaiters(t, other, 1)
-		Release(t, a)
-		next := AwaitHold(t, waiting)
-		third := NewClient(t, cluster.ClusterClient(t)).RWLock(name).Reader()
-		Release(t, Acquire(t, next.Context(), third, primitives.WithOwner(next.ID())))
-		Release(t, next)
+		fixture.AwaitWaiters(t, other, 1)
+		fixture.Release(t, a)
+		next := fixture.AwaitHold(t, waiting)
+		third := fixture.NewClient(t, cluster.ClusterClient(t)).RWLock(name).Reader()
+		fixture.Release(t, fixture.Acquire(t, next.Context(), third, primitives.WithOwner(next.ID())))
+		fixture.Release(t, next)
 	}
 	for _, name := range []string{"{}x", "a{b", "a}b"} {
 		for _, l := range []*primitives.Lock{c.RWLock(name).Reader(), c.RWLock(name).Writer()} {
-			require.ErrorIs(t, ErrOf(l.Acquire(t.Context())), primitives.ErrInvalid, name)
+			require.ErrorIs(t, fixture.ErrOf(l.Acquire(t.Context())), primitives.ErrInvalid, name)
 		}
 	}
 }

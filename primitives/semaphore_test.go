@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -24,13 +24,13 @@ func TestSemaphoreWireFormat(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
 		ctx, key := t.Context(), redistest.Name(t)
 		sem := c.Semaphore(key)
-		w := &counterState{s.Client(t), key, Subscribe(t, s, "redisson_sc:{"+key+"}")}
+		w := &counterState{s.Client(t), key, fixture.Subscribe(t, s, "redisson_sc:{"+key+"}")}
 		var hold *primitives.Hold
 		take := func(n int) (any, error) {
-			hold = Acquire(t, ctx, sem, primitives.WithPermits(n))
+			hold = fixture.Acquire(t, ctx, sem, primitives.WithPermits(n))
 			return nil, nil
 		}
-		try := func(n int) (any, error) { return nil, ErrOf(sem.TryAcquire(ctx, primitives.WithPermits(n))) }
+		try := func(n int) (any, error) { return nil, fixture.ErrOf(sem.TryAcquire(ctx, primitives.WithPermits(n))) }
 		negative := primitives.Info{Name: key, Kind: "semaphore", Permits: -2, Available: -2}
 		w.requireSteps(t, []wireStep{
 			{"Init", func() (any, error) { return sem.Init(ctx, 3) }, true, "3", "3"},
@@ -66,20 +66,23 @@ func TestSemaphoreWireFormat(t *testing.T) {
 }
 
 func TestSemaphoresRejectInvalidArguments(t *testing.T) {
-	acquire := func(opt primitives.Option) func(ctx context.Context, sem Countable) error {
-		return func(ctx context.Context, sem Countable) error { return ErrOf(sem.Acquire(ctx, opt)) }
+	acquire := func(opt primitives.Option) func(ctx context.Context, sem fixture.Countable) error {
+		return func(ctx context.Context, sem fixture.Countable) error { return fixture.ErrOf(sem.Acquire(ctx, opt)) }
 	}
 	tooMany := math.MaxInt32
 	tooMany++ // below 0 where an int has 32 bits
 	rows := []struct {
 		name string
-		do   func(ctx context.Context, sem Countable) error
+		do   func(ctx context.Context, sem fixture.Countable) error
 	}{
-		{"init below 0", func(ctx context.Context, sem Countable) error { return ErrOf(sem.Init(ctx, -1)) }},
-		{"init beyond 32 bits", func(ctx context.Context, sem Countable) error { return ErrOf(sem.Init(ctx, tooMany)) }},
-		{"add beyond 32 bits", func(ctx context.Context, sem Countable) error { return sem.Add(ctx, -1<<31) }},
-		{"try permits below 0", func(ctx context.Context, sem Countable) error {
-			return ErrOf(sem.TryAcquire(ctx, primitives.WithPermits(-1)))
+		{"init below 0", func(ctx context.Context, sem fixture.Countable) error { return fixture.ErrOf(sem.Init(ctx, -1)) }},
+		{"init beyond 32 bits", func(ctx context.Context,
+			sem fixture.Countable) error {
+			return fixture.ErrOf(sem.Init(ctx, tooMany))
+		}},
+		{"add beyond 32 bits", func(ctx context.Context, sem fixture.Countable) error { return sem.Add(ctx, -1<<31) }},
+		{"try permits below 0", func(ctx context.Context, sem fixture.Countable) error {
+			return fixture.ErrOf(sem.TryAcquire(ctx, primitives.WithPermits(-1)))
 		}},
 		{"permits below 0", acquire(primitives.WithPermits(-1))},
 		{"too many permits", acquire(primitives.WithPermits(tooMany))},
@@ -88,13 +91,14 @@ func TestSemaphoresRejectInvalidArguments(t *testing.T) {
 	}
 	for _, kind := range kinds.Pools() {
 		s := redistest.Miniredis(t)
-		sem := kind.OpenPool(NewClient(t, s.Client(t)), "n")
+		sem := kind.OpenPool(fixture.NewClient(t, s.Client(t)), "n")
 		for _, row := range rows {
 			t.Run(kind.Name+"/"+row.name, func(t *testing.T) {
 				require.ErrorIs(t, row.do(t.Context(), sem), primitives.ErrInvalid)
 			})
 		}
-		require.ErrorIs(t, ErrOf(kind.OpenPool(NewClient(t, s.Client(t)), "").Acquire(t.Context())), primitives.ErrInvalid)
+		require.ErrorIs(t, fixture.ErrOf(kind.OpenPool(fixture.NewClient(t, s.Client(t)), "").Acquire(t.Context())),
+			primitives.ErrInvalid)
 		require.Zero(t, redistest.Commands(t, s).Total(), "no command is sent")
 	}
 }
@@ -106,28 +110,28 @@ func TestSemaphoresLeaveKeysOfOtherTypes(t *testing.T) {
 	s := redistest.Redis(t)
 	rdb := s.Client(t)
 	key := redistest.Name(t)
-	c := NewClient(t, rdb)
+	c := fixture.NewClient(t, rdb)
 	sem, permits, latch := c.Semaphore(key), c.PermitExpirableSemaphore(key), c.CountDownLatch(key)
 	id := strings.Repeat("ab", 16)
 	calls := map[string]func(ctx context.Context) error{
-		"init":           func(ctx context.Context) error { return ErrOf(sem.Init(ctx, 1)) },
+		"init":           func(ctx context.Context) error { return fixture.ErrOf(sem.Init(ctx, 1)) },
 		"add":            func(ctx context.Context) error { return sem.Add(ctx, 1) },
-		"drain":          func(ctx context.Context) error { return ErrOf(sem.Drain(ctx)) },
-		"delete":         func(ctx context.Context) error { return ErrOf(sem.Delete(ctx)) },
-		"info":           func(ctx context.Context) error { return ErrOf(sem.Info(ctx)) },
-		"acquire":        func(ctx context.Context) error { return ErrOf(sem.Acquire(ctx)) },
-		"permits init":   func(ctx context.Context) error { return ErrOf(permits.Init(ctx, 1)) },
+		"drain":          func(ctx context.Context) error { return fixture.ErrOf(sem.Drain(ctx)) },
+		"delete":         func(ctx context.Context) error { return fixture.ErrOf(sem.Delete(ctx)) },
+		"info":           func(ctx context.Context) error { return fixture.ErrOf(sem.Info(ctx)) },
+		"acquire":        func(ctx context.Context) error { return fixture.ErrOf(sem.Acquire(ctx)) },
+		"permits init":   func(ctx context.Context) error { return fixture.ErrOf(permits.Init(ctx, 1)) },
 		"permits add":    func(ctx context.Context) error { return permits.Add(ctx, 1) },
 		"permits resize": func(ctx context.Context) error { return permits.Resize(ctx, 1) },
-		"permits delete": func(ctx context.Context) error { return ErrOf(permits.Delete(ctx)) },
-		"permits info":   func(ctx context.Context) error { return ErrOf(permits.Info(ctx)) },
-		"permits take":   func(ctx context.Context) error { return ErrOf(permits.Acquire(ctx)) },
-		"permits adopt":  func(ctx context.Context) error { return ErrOf(permits.Adopt(ctx, id)) },
+		"permits delete": func(ctx context.Context) error { return fixture.ErrOf(permits.Delete(ctx)) },
+		"permits info":   func(ctx context.Context) error { return fixture.ErrOf(permits.Info(ctx)) },
+		"permits take":   func(ctx context.Context) error { return fixture.ErrOf(permits.Acquire(ctx)) },
+		"permits adopt":  func(ctx context.Context) error { return fixture.ErrOf(permits.Adopt(ctx, id)) },
 		"permits id":     func(ctx context.Context) error { return permits.ReleaseID(ctx, id) },
-		"latch init":     func(ctx context.Context) error { return ErrOf(latch.Init(ctx, 1)) },
-		"latch count":    func(ctx context.Context) error { return ErrOf(latch.Count(ctx)) },
+		"latch init":     func(ctx context.Context) error { return fixture.ErrOf(latch.Init(ctx, 1)) },
+		"latch count":    func(ctx context.Context) error { return fixture.ErrOf(latch.Count(ctx)) },
 		"latch down":     func(ctx context.Context) error { return latch.CountDown(ctx) },
-		"latch delete":   func(ctx context.Context) error { return ErrOf(latch.Delete(ctx)) },
+		"latch delete":   func(ctx context.Context) error { return fixture.ErrOf(latch.Delete(ctx)) },
 		"latch wait":     func(ctx context.Context) error { return latch.Wait(ctx) },
 	}
 	foreign := []struct {
@@ -168,19 +172,19 @@ func TestSemaphoreAcquiresNoPermits(t *testing.T) {
 	for _, kind := range kinds.Pools() {
 		t.Run(kind.Name, func(t *testing.T) {
 			s := redistest.Miniredis(t)
-			c := NewClient(t, s.Client(t))
+			c := fixture.NewClient(t, s.Client(t))
 			sem := kind.OpenPool(c, "n")
-			hold := Acquire(t, t.Context(), sem, primitives.WithPermits(0))
+			hold := fixture.Acquire(t, t.Context(), sem, primitives.WithPermits(0))
 			require.Empty(t, hold.ID())
-			RequireLive(t, hold.Context())
-			Release(t, hold)
+			fixture.RequireLive(t, hold.Context())
+			fixture.Release(t, hold)
 			require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
-			RequireEnds(t, hold.Context(), primitives.ErrReleased)
+			fixture.RequireEnds(t, hold.Context(), primitives.ErrReleased)
 			done, cancel := context.WithCancel(t.Context())
 			cancel()
-			require.ErrorIs(t, ErrOf(sem.Acquire(done, primitives.WithPermits(0))), primitives.ErrNotAcquired)
+			require.ErrorIs(t, fixture.ErrOf(sem.Acquire(done, primitives.WithPermits(0))), primitives.ErrNotAcquired)
 			require.NoError(t, c.Close(t.Context()))
-			require.ErrorIs(t, ErrOf(sem.Acquire(t.Context(), primitives.WithPermits(0))), primitives.ErrClosed)
+			require.ErrorIs(t, fixture.ErrOf(sem.Acquire(t.Context(), primitives.WithPermits(0))), primitives.ErrClosed)
 			require.Zero(t, redistest.Commands(t, s).Total(), "no command is sent")
 		})
 	}
@@ -192,29 +196,29 @@ func TestSemaphoreHold(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
 		rdb := s.Client(t)
-		c := NewClient(t, s.Client(t),
+		c := fixture.NewClient(t, s.Client(t),
 			primitives.WithDefaults(primitives.WithLease(time.Millisecond), primitives.WithOwner("x")))
 		sem := c.Semaphore(key)
-		InitPool(t, sem, 3)
-		hold := Acquire(t, ctx, sem)
+		fixture.InitPool(t, sem, 3)
+		hold := fixture.Acquire(t, ctx, sem)
 		require.Empty(t, hold.ID())
 		require.Zero(t, hold.Token())
 		require.Equal(t, 1, hold.Depth())
 		require.True(t, hold.ValidUntil().IsZero())
 		require.ErrorIs(t, hold.Check(ctx), primitives.ErrUnsupported)
 		require.ErrorIs(t, hold.Extend(ctx, time.Second), primitives.ErrUnsupported)
-		second := Acquire(t, hold.Context(), sem)
+		second := fixture.Acquire(t, hold.Context(), sem)
 		require.Equal(t, 1, second.Depth(), "semaphores do not nest")
-		require.Equal(t, 1, Available(t, rdb, key))
+		require.Equal(t, 1, fixture.Available(t, rdb, key))
 		require.Empty(t, second.Detach())
-		RequireEnds(t, second.Context(), primitives.ErrReleased)
+		fixture.RequireEnds(t, second.Context(), primitives.ErrReleased)
 		require.ErrorIs(t, second.Release(ctx), primitives.ErrReleased)
-		require.Equal(t, 1, Available(t, rdb, key), "a detached permit stays taken")
+		require.Equal(t, 1, fixture.Available(t, rdb, key), "a detached permit stays taken")
 		require.NoError(t, rdb.Del(ctx, key).Err())
 		time.Sleep(20 * time.Millisecond) // longer than the lease, which a plain semaphore ignores
-		RequireLive(t, hold.Context())
-		CloseNow(c)
-		RequireEnds(t, hold.Context(), primitives.ErrClosed)
+		fixture.RequireLive(t, hold.Context())
+		fixture.CloseNow(c)
+		fixture.RequireEnds(t, hold.Context(), primitives.ErrClosed)
 	})
 }
 
@@ -225,42 +229,42 @@ func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
 		name string
 		n    int // initial permits; below 0 if none are set
 		want int
-		do   func(ctx context.Context, sem Countable, rdb *redis.Client, key string) error
+		do   func(ctx context.Context, sem fixture.Countable, rdb *redis.Client, key string) error
 	}{
-		{"init", -1, 2, func(ctx context.Context, sem Countable, _ *redis.Client, _ string) error {
-			return ErrOf(sem.Init(ctx, 2))
+		{"init", -1, 2, func(ctx context.Context, sem fixture.Countable, _ *redis.Client, _ string) error {
+			return fixture.ErrOf(sem.Init(ctx, 2))
 		}},
-		{"add", 1, 3, func(ctx context.Context, sem Countable, _ *redis.Client, _ string) error {
+		{"add", 1, 3, func(ctx context.Context, sem fixture.Countable, _ *redis.Client, _ string) error {
 			return sem.Add(ctx, 2)
 		}},
-		{"release by Redisson", 0, 1, func(ctx context.Context, _ Countable, rdb *redis.Client, key string) error {
+		{"release by Redisson", 0, 1, func(ctx context.Context, _ fixture.Countable, rdb *redis.Client, key string) error {
 			return errors.Join(rdb.Incr(ctx, key).Err(), rdb.Publish(ctx, "redisson_sc:{"+key+"}", "1").Err())
 		}},
-		{"set without a message", -1, 1, func(ctx context.Context, _ Countable, rdb *redis.Client, key string) error {
+		{"set without a message", -1, 1, func(ctx context.Context, _ fixture.Countable, rdb *redis.Client, key string) error {
 			return rdb.Set(ctx, key, 1, 0).Err()
 		}},
 	}
-	EachSemaphore(t, func(t *testing.T, s *redistest.Server, open OpenSemaphore, key string) {
+	fixture.EachSemaphore(t, func(t *testing.T, s *redistest.Server, open fixture.OpenSemaphore, key string) {
 		t.Parallel()
 		rdb := s.Client(t)
 		for _, row := range rows {
 			t.Run(row.name, func(t *testing.T) {
 				ctx := t.Context()
-				sem := open(NewClient(t, rdb))
+				sem := open(fixture.NewClient(t, rdb))
 				if row.n >= 0 {
-					InitPool(t, sem, row.n)
+					fixture.InitPool(t, sem, row.n)
 				}
-				waiting := StartAcquire(ctx, sem, primitives.WithPermits(row.want))
-				AwaitWaiter(t, s, key)
+				waiting := fixture.StartAcquire(ctx, sem, primitives.WithPermits(row.want))
+				fixture.AwaitWaiter(t, s, key)
 				changed := time.Now()
 				require.NoError(t, row.do(ctx, sem, rdb, key))
-				got := AwaitAcquired(t, waiting)
-				require.Less(t, got.At.Sub(changed), SlowPoll)
+				got := fixture.AwaitAcquired(t, waiting)
+				require.Less(t, got.At.Sub(changed), fixture.SlowPoll)
 				require.NoError(t, got.Hold.Release(ctx))
-				require.NoError(t, ErrOf(sem.Delete(ctx)))
+				require.NoError(t, fixture.ErrOf(sem.Delete(ctx)))
 			})
 		}
-		RequireClean(t, s, key)
+		fixture.RequireClean(t, s, key)
 	})
 }
 
@@ -270,11 +274,11 @@ func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
 func TestSemaphoreWithoutACountSaysSo(t *testing.T) {
 	t.Parallel()
 	const hint = "(the semaphore has no count: Init sets it)"
-	EachSemaphore(t, func(t *testing.T, s *redistest.Server, open OpenSemaphore, key string) {
+	fixture.EachSemaphore(t, func(t *testing.T, s *redistest.Server, open fixture.OpenSemaphore, key string) {
 		t.Parallel()
 		ctx := t.Context()
 		proxy, rdb := s.Proxy(t), s.Client(t)
-		c := NewClient(t, proxy.Client(t))
+		c := fixture.NewClient(t, proxy.Client(t))
 		sem := open(c)
 		_, err := sem.TryAcquire(ctx)
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
@@ -284,29 +288,29 @@ func TestSemaphoreWithoutACountSaysSo(t *testing.T) {
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		require.ErrorContains(t, err, hint)
 
-		InitPool(t, sem, 0)
+		fixture.InitPool(t, sem, 0)
 		_, err = sem.Acquire(ctx, primitives.WithWait(50*time.Millisecond))
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		require.NotContains(t, err.Error(), hint)
 
 		waiting, cancel := context.WithCancel(ctx)
-		var waiters []<-chan Result
+		var waiters []<-chan fixture.Result
 		for i := range 3 {
-			waiters = append(waiters, StartAcquire(waiting, sem))
-			AwaitWaiters(t, c, i+1)
+			waiters = append(waiters, fixture.StartAcquire(waiting, sem))
+			fixture.AwaitWaiters(t, c, i+1)
 		}
 		require.NoError(t, rdb.Del(ctx, key).Err()) // announces nothing: a poll would find it within a second
 		proxy.Record()
 		for attempts := 1; attempts <= 2; attempts++ { // when the second one is sent, the first was answered
 			require.NoError(t, rdb.Publish(ctx, "redisson_sc:{"+key+"}", "1").Err())
-			redistest.WaitFor(t, Soon, func() bool {
-				return len(Recorded(proxy, redistest.Mentions(key))) >= attempts
+			redistest.WaitFor(t, fixture.Soon, func() bool {
+				return len(fixture.Recorded(proxy, redistest.Mentions(key))) >= attempts
 			}, "a waiter tries")
 		}
-		AwaitQuiet(t, proxy, redistest.Mentions(key)) // no attempt is under way, whose error would say that
+		fixture.AwaitQuiet(t, proxy, redistest.Mentions(key)) // no attempt is under way, whose error would say that
 		cancel()
 		for _, waiter := range waiters {
-			err := Await(t, waiter).Err
+			err := fixture.Await(t, waiter).Err
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
 			require.ErrorIs(t, err, context.Canceled)
 			require.ErrorContains(t, err, hint)
@@ -318,59 +322,59 @@ func TestSemaphoreWithoutACountSaysSo(t *testing.T) {
 // Waiters for one permit acquire, on the same client and on another.
 func TestSemaphoreWaiterForManyDoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
-	EachSemaphore(t, func(t *testing.T, s *redistest.Server, open OpenSemaphore, key string) {
+	fixture.EachSemaphore(t, func(t *testing.T, s *redistest.Server, open fixture.OpenSemaphore, key string) {
 		ctx := t.Context()
 		rdb := s.Client(t)
-		c := NewClient(t, s.Client(t))
-		sem, other := open(c), open(NewClient(t, s.Client(t)))
-		InitPool(t, sem, 3)
-		all := Acquire(t, ctx, sem, primitives.WithPermits(3))
-		many := StartAcquire(ctx, sem, primitives.WithPermits(5))
-		AwaitWaiter(t, s, key)
-		few := make([]<-chan Result, 3)
+		c := fixture.NewClient(t, s.Client(t))
+		sem, other := open(c), open(fixture.NewClient(t, s.Client(t)))
+		fixture.InitPool(t, sem, 3)
+		all := fixture.Acquire(t, ctx, sem, primitives.WithPermits(3))
+		many := fixture.StartAcquire(ctx, sem, primitives.WithPermits(5))
+		fixture.AwaitWaiter(t, s, key)
+		few := make([]<-chan fixture.Result, 3)
 		for i := range few {
-			few[i] = Start(func() (*primitives.Hold, error) {
+			few[i] = fixture.Start(func() (*primitives.Hold, error) {
 				if i == 2 {
 					return other.Acquire(ctx)
 				}
 				return sem.Acquire(ctx)
 			})
 		}
-		AwaitWaiters(t, c, 3)
+		fixture.AwaitWaiters(t, c, 3)
 		released := time.Now()
-		Release(t, all)
+		fixture.Release(t, all)
 		holds := make([]*primitives.Hold, len(few))
 		for i := range few {
-			got := AwaitAcquired(t, few[i])
-			require.Less(t, got.At.Sub(released), SlowPoll)
+			got := fixture.AwaitAcquired(t, few[i])
+			require.Less(t, got.At.Sub(released), fixture.SlowPoll)
 			holds[i] = got.Hold
 		}
 		require.Empty(t, many)
 		require.NoError(t, sem.Add(ctx, 2))
-		Release(t, holds...)
-		Release(t, AwaitHold(t, many))
-		require.Equal(t, 5, Available(t, rdb, key))
+		fixture.Release(t, holds...)
+		fixture.Release(t, fixture.AwaitHold(t, many))
+		require.Equal(t, 5, fixture.Available(t, rdb, key))
 	})
 }
 
 func TestSemaphoresInACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t)
-	c := NewClient(t, cluster.ClusterClient(t))
+	c := fixture.NewClient(t, cluster.ClusterClient(t))
 	for _, kind := range kinds.Pools() {
 		t.Run(kind.Name, func(t *testing.T) {
 			ctx := t.Context()
 			for _, name := range []string{"{}x", "a{b", "a}b"} {
-				require.ErrorIs(t, ErrOf(kind.OpenPool(c, name).Init(ctx, 1)), primitives.ErrInvalid, name)
+				require.ErrorIs(t, fixture.ErrOf(kind.OpenPool(c, name).Init(ctx, 1)), primitives.ErrInvalid, name)
 			}
 			for _, name := range []string{redistest.Name(t), "{" + redistest.Name(t) + "}b"} {
 				sem := kind.OpenPool(c, name)
-				InitPool(t, sem, 2)
-				hold := Acquire(t, ctx, sem, primitives.WithPermits(2))
-				waiting := StartAcquire(ctx, sem)
-				Release(t, hold)
-				Release(t, AwaitHold(t, waiting))
-				require.NoError(t, ErrOf(sem.Delete(ctx)))
+				fixture.InitPool(t, sem, 2)
+				hold := fixture.Acquire(t, ctx, sem, primitives.WithPermits(2))
+				waiting := fixture.StartAcquire(ctx, sem)
+				fixture.Release(t, hold)
+				fixture.Release(t, fixture.AwaitHold(t, waiting))
+				require.NoError(t, fixture.ErrOf(sem.Delete(ctx)))
 			}
 		})
 	}

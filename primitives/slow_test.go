@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -40,14 +40,14 @@ func (tt slowTest) run(t *testing.T, s *redistest.Server) {
 	if tt.timeout > 0 {
 		opts = append(opts, primitives.WithCommandTimeout(tt.timeout))
 	}
-	c := NewClient(t, rdb, opts...)
+	c := fixture.NewClient(t, rdb, opts...)
 	var holds []*primitives.Hold
 	for _, k := range kinds.Select(func(k kinds.Kind) bool { return k.Leased }) {
-		hold := Acquire(t, t.Context(), k.One(t, c, redistest.Name(t)+k.Name), primitives.WithWatchdog(tt.ttl))
+		hold := fixture.Acquire(t, t.Context(), k.One(t, c, redistest.Name(t)+k.Name), primitives.WithWatchdog(tt.ttl))
 		holds = append(holds, hold)
 	}
 	for range tt.more {
-		holds = append(holds, Acquire(t, t.Context(), c.Lock(redistest.Name(t)), primitives.WithWatchdog(tt.ttl)))
+		holds = append(holds, fixture.Acquire(t, t.Context(), c.Lock(redistest.Name(t)), primitives.WithWatchdog(tt.ttl)))
 	}
 	p.Delay(tt.delay)
 	time.Sleep(tt.ttl + tt.ttl/2)
@@ -55,7 +55,7 @@ func (tt slowTest) run(t *testing.T, s *redistest.Server) {
 		require.NoError(t, context.Cause(hold.Context()), hold.Name())
 	}
 	p.Delay(0)
-	Release(t, holds...)
+	fixture.Release(t, holds...)
 	closing, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	require.NoError(t, c.Close(closing))
@@ -105,7 +105,7 @@ func TestSilentConnectionsLoseNoHold(t *testing.T) {
 		t.Run(fmt.Sprintf("%d connections, %d for pipelines", tt.pool, tt.pipelines), func(t *testing.T) {
 			t.Parallel()
 			p := redistest.Redis(t).Proxy(t)
-			c := NewClient(t, p.Client(t, func(o *redis.Options) {
+			c := fixture.NewClient(t, p.Client(t, func(o *redis.Options) {
 				o.PoolSize, o.PipelinePoolSize, o.ReadTimeout = tt.pool, tt.pipelines, 300*time.Millisecond
 			}), primitives.WithCommandTimeout(500*time.Millisecond))
 			name := redistest.Name(t)
@@ -113,15 +113,15 @@ func TestSilentConnectionsLoseNoHold(t *testing.T) {
 			for _, l := range []*primitives.Lock{
 				c.Lock(name + "l"), c.FairLock(name + "f"), c.FencedLock(name + "t"), c.RWLock(name + "r").Writer(),
 			} {
-				holds = append(holds, Acquire(t, t.Context(), l, primitives.WithWatchdog(ttl)))
+				holds = append(holds, fixture.Acquire(t, t.Context(), l, primitives.WithWatchdog(ttl)))
 			}
 			p.BlackHole(true)
 			time.Sleep(ttl/3 + 500*time.Millisecond) // a renewal of each is under way
 			p.BlackHole(false)                       // these connections stay silent
 			time.Sleep(ttl)
 			for _, hold := range holds {
-				RequireLive(t, hold.Context())
-				Release(t, hold)
+				fixture.RequireLive(t, hold.Context())
+				fixture.Release(t, hold)
 			}
 		})
 	}

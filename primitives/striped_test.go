@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -18,7 +18,7 @@ import (
 // versions. It is FNV-1a 64 of the key, modulo the number of stripes.
 func TestStripedMapsKeysAsDocumented(t *testing.T) {
 	t.Parallel()
-	c := NewClient(t, redistest.Miniredis(t).Client(t))
+	c := fixture.NewClient(t, redistest.Miniredis(t).Client(t))
 	for _, tt := range []struct {
 		key  string
 		hash uint64 // published FNV-1a 64 values
@@ -38,7 +38,7 @@ func TestStripedMapsKeysAsDocumented(t *testing.T) {
 
 func TestStripedSpreadsKeysEvenly(t *testing.T) {
 	t.Parallel()
-	c := NewClient(t, redistest.Miniredis(t).Client(t))
+	c := fixture.NewClient(t, redistest.Miniredis(t).Client(t))
 	const n, keys = 16, 16000
 	s := c.Striped("s", n)
 	counts := map[string]int{}
@@ -55,7 +55,7 @@ func TestStripedSpreadsKeysEvenly(t *testing.T) {
 
 func TestStripedRejectsInvalidArguments(t *testing.T) {
 	t.Parallel()
-	c := NewClient(t, redistest.Miniredis(t).Client(t))
+	c := fixture.NewClient(t, redistest.Miniredis(t).Client(t))
 	for name, s := range map[string]*primitives.Striped{
 		"no stripes":      c.Striped("s", 0),
 		"negative number": c.Striped("s", -3),
@@ -64,9 +64,10 @@ func TestStripedRejectsInvalidArguments(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := s.Lock("key")
-			require.ErrorIs(t, ErrOf(l.Acquire(t.Context())), primitives.ErrInvalid)
-			require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrInvalid)
-			require.ErrorIs(t, ErrOf(primitives.NewMultiLock([]*primitives.Lock{l}).Acquire(t.Context())), primitives.ErrInvalid)
+			require.ErrorIs(t, fixture.ErrOf(l.Acquire(t.Context())), primitives.ErrInvalid)
+			require.ErrorIs(t, fixture.ErrOf(l.TryAcquire(t.Context())), primitives.ErrInvalid)
+			require.ErrorIs(t, fixture.ErrOf(primitives.NewMultiLock([]*primitives.Lock{l}).Acquire(t.Context())),
+				primitives.ErrInvalid)
 			require.Panics(t, func() { l.Locker(t.Context()).Lock() })
 		})
 	}
@@ -80,8 +81,8 @@ func TestStripedKeysOfOneStripeExclude(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		const n = 4
-		one, other := NewClient(t, s.Client(t)).Striped(name, n), NewClient(t, s.Client(t)).Striped(name, n)
-		hold := Acquire(t, t.Context(), one.Lock("key"))
+		one, other := fixture.NewClient(t, s.Client(t)).Striped(name, n), fixture.NewClient(t, s.Client(t)).Striped(name, n)
+		hold := fixture.Acquire(t, t.Context(), one.Lock("key"))
 		for i := range 20 {
 			key := fmt.Sprint(i)
 			got, err := other.Lock(key).TryAcquire(t.Context())
@@ -90,19 +91,19 @@ func TestStripedKeysOfOneStripeExclude(t *testing.T) {
 				continue
 			}
 			require.NoError(t, err)
-			Release(t, got)
+			fixture.Release(t, got)
 		}
-		inner := Acquire(t, hold.Context(), one.Lock("key"))
+		inner := fixture.Acquire(t, hold.Context(), one.Lock("key"))
 		require.Equal(t, 2, inner.Depth())
-		Release(t, inner, hold)
-		RequireClean(t, s, name)
+		fixture.Release(t, inner, hold)
+		fixture.RequireClean(t, s, name)
 	})
 }
 
 // A Striped makes handles as they are asked for: it is cheap however many stripes it has, and keeps
 // few of them.
 func TestStripedCostsNothingForUnusedStripes(t *testing.T) {
-	c := NewClient(t, redistest.Miniredis(t).Client(t))
+	c := fixture.NewClient(t, redistest.Miniredis(t).Client(t))
 	const huge = math.MaxInt
 	var s *primitives.Striped
 	made := testing.AllocsPerRun(10, func() { s = c.Striped("s", huge, primitives.WithWait(0)) })
@@ -119,18 +120,18 @@ func TestStripedCostsNothingForUnusedStripes(t *testing.T) {
 	require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(10<<20), "50,000 handles would take more")
 	l := s.Lock("foobar")
 	require.Equal(t, fmt.Sprintf("s:%d", uint64(0x85944171f73967e8)%huge), l.Name())
-	Release(t, Acquire(t, t.Context(), l))
+	fixture.Release(t, fixture.Acquire(t, t.Context(), l))
 }
 
 // Goroutines that ask for the same stripe at once get the same handle, or at least handles of that
 // stripe.
 func TestStripedIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
-	c := NewClient(t, redistest.Miniredis(t).Client(t))
+	c := fixture.NewClient(t, redistest.Miniredis(t).Client(t))
 	for _, n := range []int{7, 1 << 40} {
 		s := c.Striped("s", n)
 		first := make([]*primitives.Lock, 50)
-		Concurrently(8, func(i int) {
+		fixture.Concurrently(8, func(i int) {
 			for k := range first {
 				l := s.Lock(strconv.Itoa(k))
 				if i == 0 {

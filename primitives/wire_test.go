@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -16,8 +16,8 @@ import (
 // eachNetwork runs f on each kind of server over each network.
 func eachNetwork(t *testing.T, f func(t *testing.T, s *redistest.Server, c *primitives.Client)) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, network := range Networks {
-			t.Run(network.Name, func(t *testing.T) { f(t, s, NewClient(t, network.Open(t, s))) })
+		for _, network := range fixture.Networks {
+			t.Run(network.Name, func(t *testing.T) { f(t, s, fixture.NewClient(t, network.Open(t, s))) })
 		}
 	})
 }
@@ -26,7 +26,7 @@ func eachNetwork(t *testing.T, f func(t *testing.T, s *redistest.Server, c *prim
 type counterState struct {
 	rdb *redis.Client
 	key string
-	*Subscriber
+	*fixture.Subscriber
 }
 
 // requireStep compares the number ("" if there is none), and the messages since the last call.

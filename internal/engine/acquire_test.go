@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/failure"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
@@ -43,31 +43,32 @@ func TestAcquireOfAHeldLockEnds(t *testing.T) {
 		not   error                                                      // must not be joined
 		at    time.Duration
 	}{
-		{name: "at once without a wait", limit: NoWait, want: ErrNotAcquired, not: context.DeadlineExceeded},
-		{name: "at the limit", limit: 2500 * time.Millisecond, want: ErrNotAcquired, not: ErrWaitOver,
+		{name: "at once without a wait", limit: engine.NoWait, want: engine.ErrNotAcquired, not: context.DeadlineExceeded},
+		{name: "at the limit", limit: 2500 * time.Millisecond, want: engine.ErrNotAcquired, not: engine.ErrWaitOver,
 			at: 2500 * time.Millisecond},
 		{
-			name: "with its context", limit: Forever, want: ErrNotAcquired, cause: errCause, at: 3 * time.Second,
+			name: "with its context", limit: engine.Forever, want: engine.ErrNotAcquired, cause: errCause, at: 3 * time.Second,
 			act: func(_ *Server, _ *Client, cancel context.CancelCauseFunc) { cancel(errCause) },
 		},
 		{
-			name: "when the client closes", limit: Forever, want: ErrClosed, not: ErrNotAcquired, at: 3 * time.Second,
+			name: "when the client closes", limit: engine.Forever, at: 3 * time.Second,
+			want: engine.ErrClosed, not: engine.ErrNotAcquired,
 			act: func(_ *Server, c *Client, _ context.CancelCauseFunc) {
 				go func() { _ = c.Shut(context.Background()) }()
 			},
 		},
 		{
-			name: "when the holder releases", limit: Forever, at: 3 * time.Second,
+			name: "when the holder releases", limit: engine.Forever, at: 3 * time.Second,
 			act: func(s *Server, _ *Client, _ context.CancelCauseFunc) { s.Free("x") },
 		},
-		{name: "when the lease of the holder ends", limit: Forever, at: 10501 * time.Millisecond},
+		{name: "when the lease of the holder ends", limit: engine.Forever, at: 10501 * time.Millisecond},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			c := s.Client(t, "a")
 			s.Seize("x", "other", 10500*time.Millisecond)
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
-			call := Start(t, func() (*Hold, error) { return c.Lock("x").Acquire(ctx, NewTerms(), tt.limit) })
+			call := Start(t, func() (*engine.Hold, error) { return c.Lock("x").Acquire(ctx, NewTerms(), tt.limit) })
 			if tt.act != nil {
 				Sleep(3 * time.Second)
 				tt.act(s, c, cancel)
@@ -104,21 +105,21 @@ func TestAcquireSendsNothingIfItCannotSucceed(t *testing.T) {
 	}{
 		{
 			name: "the context has ended", setUp: func(_ *Client, cancel context.CancelCauseFunc) { cancel(errCause) },
-			want: []error{ErrNotAcquired, errCause},
+			want: []error{engine.ErrNotAcquired, errCause},
 		},
 		{
 			name:  "the client is closed",
 			setUp: func(c *Client, _ context.CancelCauseFunc) { _ = c.Shut(context.Background()) },
-			want:  []error{ErrClosed}, not: ErrNotAcquired,
+			want:  []error{engine.ErrClosed}, not: engine.ErrNotAcquired,
 		},
 		{
-			name: "the client is not ready", want: []error{notReady}, not: ErrNotAcquired,
+			name: "the client is not ready", want: []error{notReady}, not: engine.ErrNotAcquired,
 			setUp: func(c *Client, _ context.CancelCauseFunc) {
 				c.Commands.Ready = func(context.Context) error { return notReady }
 			},
 		},
 		{
-			name: "the context ended before the client was ready", want: []error{ErrNotAcquired, errCause, notReady},
+			name: "the context ended before the client was ready", want: []error{engine.ErrNotAcquired, errCause, notReady},
 			setUp: func(c *Client, cancel context.CancelCauseFunc) {
 				c.Commands.Ready = func(context.Context) error { cancel(errCause); return notReady }
 			},
@@ -129,7 +130,7 @@ func TestAcquireSendsNothingIfItCannotSucceed(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			tt.setUp(c, cancel)
-			hold, err := c.Lock("x").Acquire(ctx, NewTerms(), Forever)
+			hold, err := c.Lock("x").Acquire(ctx, NewTerms(), engine.Forever)
 			for _, want := range tt.want {
 				require.ErrorIs(t, err, want)
 			}
@@ -154,37 +155,37 @@ func TestAcquireAnswersFailuresOfTheFirstAttempt(t *testing.T) {
 		rollbacks int
 	}{
 		{
-			name: "an unreachable server fails it", limit: Forever, fault: Fault{Err: ErrDown}, ttl: DefaultTTL,
+			name: "an unreachable server fails it", limit: engine.Forever, fault: Fault{Err: ErrDown}, ttl: DefaultTTL,
 			want: ErrDown,
 		},
 		{
-			name: "an error of the server fails it", limit: Forever, fault: Fault{Err: ErrFatal}, ttl: DefaultTTL,
+			name: "an error of the server fails it", limit: engine.Forever, fault: Fault{Err: ErrFatal}, ttl: DefaultTTL,
 			want: ErrFatal,
 		},
 		{name: "not now: it is tried again soon", limit: time.Minute, fault: Fault{Err: ErrBusy}, ttl: DefaultTTL},
 		{
-			name: "not now: a wait without an end fails", limit: Forever, fault: Fault{Err: ErrBusy}, ttl: DefaultTTL,
-			want: ErrUnavailable,
+			name: "not now: a wait without an end fails", limit: engine.Forever, fault: Fault{Err: ErrBusy}, ttl: DefaultTTL,
+			want: engine.ErrUnavailable,
 		},
 		{
-			name: "not now: a single try fails", limit: NoWait, fault: Fault{Err: ErrBusy}, ttl: DefaultTTL,
+			name: "not now: a single try fails", limit: engine.NoWait, fault: Fault{Err: ErrBusy}, ttl: DefaultTTL,
 			want: ErrBusy,
 		},
 		{
-			name: "no answer: it fails, and is rolled back", limit: Forever, fault: Fault{Mute: true}, ttl: DefaultTTL,
+			name: "no answer: it fails, and is rolled back", limit: engine.Forever, fault: Fault{Mute: true}, ttl: DefaultTTL,
 			want: ErrNoAnswer, at: CommandTimeout, rollbacks: 1,
 		},
 		{
-			name: "lost command: it fails, and is rolled back", limit: NoWait, fault: Fault{Lost: true},
+			name: "lost command: it fails, and is rolled back", limit: engine.NoWait, fault: Fault{Lost: true},
 			ttl: DefaultTTL, want: ErrNoAnswer, at: CommandTimeout, rollbacks: 1,
 		},
 		{
-			name: "a slow answer is used", limit: Forever, fault: Fault{Reply: time.Second}, ttl: DefaultTTL,
+			name: "a slow answer is used", limit: engine.Forever, fault: Fault{Reply: time.Second}, ttl: DefaultTTL,
 			at: time.Second,
 		},
 		{
-			name: "an answer that is too late for the lease", limit: Forever, fault: Fault{Reply: time.Second},
-			ttl: time.Second, want: ErrLost, at: time.Second, rollbacks: 1,
+			name: "an answer that is too late for the lease", limit: engine.Forever, fault: Fault{Reply: time.Second},
+			ttl: time.Second, want: engine.ErrLost, at: time.Second, rollbacks: 1,
 		},
 		{
 			name: "an answer just after the limit is used", limit: 50 * time.Millisecond,
@@ -192,7 +193,7 @@ func TestAcquireAnswersFailuresOfTheFirstAttempt(t *testing.T) {
 		},
 		{
 			name: "an answer long after the limit", limit: 50 * time.Millisecond,
-			fault: Fault{Reply: 80 * time.Millisecond}, ttl: DefaultTTL, want: ErrNotAcquired,
+			fault: Fault{Reply: 80 * time.Millisecond}, ttl: DefaultTTL, want: engine.ErrNotAcquired,
 			at: 70 * time.Millisecond, rollbacks: 1,
 		},
 	} {
@@ -208,7 +209,7 @@ func TestAcquireAnswersFailuresOfTheFirstAttempt(t *testing.T) {
 			} else {
 				require.ErrorIs(t, err, tt.want)
 			}
-			mayHoldIt := tt.rollbacks > 0 && !errors.Is(err, ErrLost) // a lease that is over holds nothing
+			mayHoldIt := tt.rollbacks > 0 && !errors.Is(err, engine.ErrLost) // a lease that is over holds nothing
 			assert.Equal(t, mayHoldIt, failure.Of(err).InDoubt(), "%v", err)
 			Sleep(time.Minute)
 			assert.Len(t, s.Sent("rollback"), tt.rollbacks)
@@ -236,7 +237,7 @@ func TestMarginIsNeverMoreThanHalfTheTTL(t *testing.T) {
 		{100 * time.Millisecond, time.Second, 100 * time.Millisecond},
 		{time.Minute, time.Second, 500 * time.Millisecond},
 	} {
-		c := NewCore(Config{Margin: tt.margin})
+		c := engine.NewCore(engine.Config{Margin: tt.margin})
 		assert.Equal(t, tt.want, c.MarginOf(tt.ttl), "%v of %v", tt.margin, tt.ttl)
 	}
 }
@@ -244,13 +245,13 @@ func TestMarginIsNeverMoreThanHalfTheTTL(t *testing.T) {
 func TestAcquireAsksForTheLeaseOfItsTerms(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		terms []func(*Terms)
+		terms []func(*engine.Terms)
 		lease time.Duration
 	}{
 		{"renewed", nil, DefaultTTL},
-		{"fixed", []func(*Terms){FixedLease(5 * time.Second)}, 5 * time.Second},
-		{"a longer limit", []func(*Terms){MaxHold(time.Hour)}, DefaultTTL},
-		{"a shorter limit", []func(*Terms){MaxHold(7 * time.Second)}, 7 * time.Second},
+		{"fixed", []func(*engine.Terms){FixedLease(5 * time.Second)}, 5 * time.Second},
+		{"a longer limit", []func(*engine.Terms){MaxHold(time.Hour)}, DefaultTTL},
+		{"a shorter limit", []func(*engine.Terms){MaxHold(7 * time.Second)}, 7 * time.Second},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), tt.terms...)
@@ -272,12 +273,12 @@ func TestAcquireNothingNeedsNoServer(t *testing.T) {
 		assert.Zero(t, hold.ValidUntil())
 		require.NoError(t, hold.Check(t.Context()))
 		require.NoError(t, hold.Release(t.Context()))
-		require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
+		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrReleased)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.ErrorIs(t, ErrOf(r.AcquireNothing(ctx, NewTerms(PermitsOf(0)))), ErrNotAcquired)
-		assert.Equal(t, []EventKind{EventAcquired, EventReleased, EventNotAcquired}, c.Kinds())
+		require.ErrorIs(t, ErrOf(r.AcquireNothing(ctx, NewTerms(PermitsOf(0)))), engine.ErrNotAcquired)
+		assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventReleased, engine.EventNotAcquired}, c.Kinds())
 		assert.Empty(t, s.Log)
 	})
 }
@@ -289,9 +290,9 @@ type gate struct {
 	open bool // guarded by server.mu
 }
 
-func (g *gate) TryAcquire(ctx context.Context, q *Request) (Result, error) {
-	res, trip, err := Do(ctx, g.Client, g.Command("await", &q.Owner), func() (Result, error) {
-		return Result{Granted: g.open, RetryAfter: -1, Free: 1000}, nil
+func (g *gate) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
+	res, trip, err := Do(ctx, g.Client, g.Command("await", &q.Owner), func() (engine.Result, error) {
+		return engine.Result{Granted: g.open, RetryAfter: -1, Free: 1000}, nil
 	})
 	res.Sent = trip.Sent
 	return res, err
@@ -302,9 +303,9 @@ func TestAwaitWaitsUntilTheDriverGrants(t *testing.T) {
 		c := s.Client(t, "a")
 		g := &gate{FakeDriver: &FakeDriver{Client: c, Name: "x", NoLease: true}}
 		r := c.Resource("latch", "x", g)
-		r.Traits = &Traits{ManyHolders: true}
+		r.Traits = &engine.Traits{ManyHolders: true}
 		await := func(ctx context.Context) *Call {
-			return Start(t, func() (*Hold, error) {
+			return Start(t, func() (*engine.Hold, error) {
 				require.NoError(t, c.EnterReady(ctx))
 				defer c.Leave()
 				return nil, r.Await(ctx, NewTerms())
@@ -322,8 +323,8 @@ func TestAwaitWaitsUntilTheDriverGrants(t *testing.T) {
 		first.Wait()
 		second.Wait()
 		assert.Equal(t, 3500*time.Millisecond, s.Now())
-		assert.ElementsMatch(t, []EventKind{
-			EventWait, EventWait, EventWait, EventWaited, EventWaited, EventWaited,
+		assert.ElementsMatch(t, []engine.EventKind{
+			engine.EventWait, engine.EventWait, engine.EventWait, engine.EventWaited, engine.EventWaited, engine.EventWaited,
 		}, c.Kinds())
 		var errs []error
 		for _, e := range c.Events[3:] {

@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
 // waitingReaders starts n readers of one client that wait for a writer of another client.
 func waitingReaders(
 	ctx context.Context, t *testing.T, s *Server, c *Client, n int,
-) (writer *Hold, calls []*Call) {
+) (writer *engine.Hold, calls []*Call) {
 	s.SetPermits("x", 1000)
 	writer = Acquire(t, t.Context(), s.Client(t, "w").Writer("x"))
 	for range n {
@@ -28,22 +28,22 @@ func TestOneCommandAcquiresForAllWaitingReaders(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		waiters  int
-		config   func(*Config)
+		config   func(*engine.Config)
 		commands int
 	}{
 		{name: "one", waiters: 1, commands: 1},
 		{name: "five", waiters: 5, commands: 1},
-		{name: "as many as fit", waiters: MaxBatch + 1, commands: 1},
-		{name: "more than fit", waiters: MaxBatch + 6, commands: 2},
+		{name: "as many as fit", waiters: engine.MaxBatch + 1, commands: 1},
+		{name: "more than fit", waiters: engine.MaxBatch + 6, commands: 2},
 		{
 			name: "where replicas must confirm: each for itself", waiters: 5,
-			config: func(c *Config) { c.NeedsReplicas = true }, commands: 5,
+			config: func(c *engine.Config) { c.NeedsReplicas = true }, commands: 5,
 		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			config := tt.config
 			if config == nil {
-				config = func(*Config) {}
+				config = func(*engine.Config) {}
 			}
 			writer, calls := waitingReaders(t.Context(), t, s, s.Client(t, "a", config), tt.waiters)
 			Sleep(100 * ms)
@@ -112,7 +112,7 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 // poll.
 func TestWaitersOfABatchOfUnknownOutcomeAskTheServer(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
-		c := s.Client(t, "a", func(config *Config) { config.CommandTimeout = 200 * ms })
+		c := s.Client(t, "a", func(config *engine.Config) { config.CommandTimeout = 200 * ms })
 		writer, calls := waitingReaders(t.Context(), t, s, c, 3)
 		s.Script("acquire", Fault{Mute: true})
 		Release(t, writer)
@@ -130,7 +130,8 @@ func TestDoubtAboutABatchPutsAllInDoubt(t *testing.T) {
 		r := s.Client(t, "a").Reader("x")
 		writer, _ := waitingReaders(t.Context(), t, s, r.Driver.(*FakeDriver).Client, 0)
 		batches := 0
-		r.Traits.AcquireBatch = func(ctx context.Context, q *Request, others []*Request) (Result, []bool, error) {
+		r.Traits.AcquireBatch = func(ctx context.Context, q *engine.Request, others []*engine.Request) (engine.Result,
+			[]bool, error) {
 			res, err := r.Driver.TryAcquire(ctx, q)
 			if err != nil || !res.Granted {
 				return res, nil, err

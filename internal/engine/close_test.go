@@ -9,14 +9,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/failure"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
 // startClose closes a client in a goroutine.
 func startClose(t *testing.T, ctx context.Context, c *Client) *Call {
-	return Start(t, func() (*Hold, error) { return nil, c.Shut(ctx) })
+	return Start(t, func() (*engine.Hold, error) { return nil, c.Shut(ctx) })
 }
 
 func TestCloseWaitsForHolds(t *testing.T) {
@@ -29,13 +29,13 @@ func TestCloseWaitsForHolds(t *testing.T) {
 		assert.False(t, closed.Returned())
 		assert.True(t, c.IsClosing())
 		assert.NoError(t, Carry(hold).Err(), "it is renewed meanwhile")
-		require.ErrorIs(t, ErrOf(c.Lock("z").Acquire(t.Context(), NewTerms(), Forever)), ErrClosed)
+		require.ErrorIs(t, ErrOf(c.Lock("z").Acquire(t.Context(), NewTerms(), engine.Forever)), engine.ErrClosed)
 		assert.Empty(t, s.Sent("acquire", "z"))
 		detached.Detach()
 		require.NoError(t, hold.Extend(t.Context(), time.Minute, nil))
 		Release(t, hold)
 		closed.Wait()
-		require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
+		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrReleased)
 		assert.Equal(t, []string{detached.ID()}, s.IDs("y"))
 		Sleep(time.Minute)
 	})
@@ -52,18 +52,18 @@ func TestCloseAbandonsHoldsWhenItsContextEnds(t *testing.T) {
 		defer cancel()
 		require.ErrorIs(t, c.Shut(ctx), context.DeadlineExceeded)
 		assert.Equal(t, 15*time.Second, s.Now())
-		for _, h := range []*Hold{hold, inner, nothing} {
-			require.ErrorIs(t, context.Cause(Carry(h)), ErrClosed)
+		for _, h := range []*engine.Hold{hold, inner, nothing} {
+			require.ErrorIs(t, context.Cause(Carry(h)), engine.ErrClosed)
 			assert.False(t, h.Detach())
-			require.ErrorIs(t, h.Release(t.Context()), ErrClosed)
+			require.ErrorIs(t, h.Release(t.Context()), engine.ErrClosed)
 		}
 		commands := len(s.Log)
 		assert.Equal(t, []string{hold.ID()}, s.IDs("x"), "its critical section may still run")
 		Sleep(time.Minute)
 		assert.Len(t, s.Log, commands)
 		s.RequireFree(t)
-		want := []EventKind{EventAbandoned, EventAbandoned, EventAbandoned}
-		assert.Equal(t, want, c.Kinds(EventAcquired, EventNested, EventRenewed))
+		want := []engine.EventKind{engine.EventAbandoned, engine.EventAbandoned, engine.EventAbandoned}
+		assert.Equal(t, want, c.Kinds(engine.EventAcquired, engine.EventNested, engine.EventRenewed))
 	})
 }
 
@@ -71,19 +71,19 @@ func TestCloseAbandonsHoldsWhenItsContextEnds(t *testing.T) {
 // and returns.
 func TestAnObserverThatPanicsDoesNotInterruptClose(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
-		c := s.Client(t, "a", func(config *Config) {
-			config.Observe = func(e Event) {
-				if e.Kind == EventAbandoned {
+		c := s.Client(t, "a", func(config *engine.Config) {
+			config.Observe = func(e engine.Event) {
+				if e.Kind == engine.EventAbandoned {
 					panic("observer")
 				}
 			}
 		})
-		holds := []*Hold{Acquire(t, t.Context(), c.Lock("x")), Acquire(t, t.Context(), c.Lock("y"))}
+		holds := []*engine.Hold{Acquire(t, t.Context(), c.Lock("x")), Acquire(t, t.Context(), c.Lock("y"))}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.PanicsWithValue(t, "observer", func() { _ = c.Shut(ctx) })
 		for _, h := range holds {
-			require.ErrorIs(t, context.Cause(Carry(h)), ErrClosed)
+			require.ErrorIs(t, context.Cause(Carry(h)), engine.ErrClosed)
 		}
 		require.True(t, c.IsStopping())
 		commands := len(s.Log)
@@ -110,8 +110,8 @@ func TestCloseEndsWaiters(t *testing.T) {
 		Sleep(5 * ms)
 		closed := startClose(t, t.Context(), c)
 		for _, call := range calls {
-			require.ErrorIs(t, call.WaitErr(), ErrClosed)
-			require.NotErrorIs(t, call.Err, ErrNotAcquired)
+			require.ErrorIs(t, call.WaitErr(), engine.ErrClosed)
+			require.NotErrorIs(t, call.Err, engine.ErrNotAcquired)
 		}
 		assert.Equal(t, 5*ms, s.Now())
 		Release(t, nested, turn)
@@ -129,9 +129,9 @@ func TestGrantDuringCloseIsRolledBack(t *testing.T) {
 		rollback Fault
 		limit    time.Duration
 	}{
-		{name: "granted", fault: Fault{Reply: time.Second}, limit: Forever},
-		{name: "executed late", fault: Fault{Delay: time.Second}, limit: Forever},
-		{name: "not answered", fault: Fault{Mute: true}, limit: Forever},
+		{name: "granted", fault: Fault{Reply: time.Second}, limit: engine.Forever},
+		{name: "executed late", fault: Fault{Delay: time.Second}, limit: engine.Forever},
+		{name: "not answered", fault: Fault{Mute: true}, limit: engine.Forever},
 		{
 			name: "granted, and rolled back after the end of its wait", fault: Fault{Reply: time.Second},
 			rollback: Fault{Delay: time.Second}, limit: limit,
@@ -144,12 +144,12 @@ func TestGrantDuringCloseIsRolledBack(t *testing.T) {
 			s.Script("acquire", tt.fault)
 			s.Script("nest", tt.fault)
 			s.Script("rollback", tt.rollback)
-			acquiring := Start(t, func() (*Hold, error) { return c.Lock("x").Acquire(t.Context(), NewTerms(), tt.limit) })
+			acquiring := Start(t, func() (*engine.Hold, error) { return c.Lock("x").Acquire(t.Context(), NewTerms(), tt.limit) })
 			nesting := StartAcquire(t, Carry(outer), c.Lock("y"))
 			closed := startClose(t, t.Context(), c)
 			for _, call := range []*Call{acquiring, nesting} {
 				err := call.WaitErr()
-				assert.True(t, errors.Is(err, ErrClosed) || failure.Of(err).InDoubt(), "%v", err)
+				assert.True(t, errors.Is(err, engine.ErrClosed) || failure.Of(err).InDoubt(), "%v", err)
 			}
 			if tt.limit > 0 {
 				assert.LessOrEqual(t, acquiring.At.Sub(s.Start), tt.limit+50*ms)
@@ -166,10 +166,10 @@ func TestGrantDuringCloseIsRolledBack(t *testing.T) {
 func TestCloseHurriesCalls(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.MayStayHeld()
-		c := s.Client(t, "a", func(config *Config) { config.CommandTimeout = time.Hour })
+		c := s.Client(t, "a", func(config *engine.Config) { config.CommandTimeout = time.Hour })
 		hold := Acquire(t, t.Context(), c.Lock("x"))
 		s.Script("check", Fault{Lost: true})
-		check := Start(t, func() (*Hold, error) { return nil, hold.Check(t.Context()) })
+		check := Start(t, func() (*engine.Hold, error) { return nil, hold.Check(t.Context()) })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		require.ErrorIs(t, c.Shut(ctx), context.DeadlineExceeded)
@@ -185,7 +185,7 @@ func TestCloseDoesNotHurryIfNothingIsUnderWay(t *testing.T) {
 		require.NoError(t, c.Shut(ctx))
 		cancel()
 		Settle()
-		assert.False(t, IsClosed(c.Hurried))
+		assert.False(t, engine.IsClosed(c.Hurried))
 	})
 }
 
@@ -196,19 +196,19 @@ func TestCloseWaitsForCallsAndBackgroundWork(t *testing.T) {
 		ran := make(chan struct{})
 		c.Spawn(func() { <-c.Stopping(); time.Sleep(time.Second); close(ran) })
 		closed := startClose(t, t.Context(), c)
-		assert.True(t, IsClosed(c.Closing()))
+		assert.True(t, engine.IsClosed(c.Closing()))
 		Sleep(time.Second)
-		assert.False(t, IsClosed(c.Stopping()), "a call is under way")
+		assert.False(t, engine.IsClosed(c.Stopping()), "a call is under way")
 		c.Leave()
 		closed.Wait()
-		assert.True(t, IsClosed(ran))
+		assert.True(t, engine.IsClosed(ran))
 		assert.Equal(t, 2*time.Second, s.Now())
 
-		require.ErrorIs(t, c.Enter(), ErrClosed)
-		require.ErrorIs(t, c.EnterReady(t.Context()), ErrClosed)
+		require.ErrorIs(t, c.Enter(), engine.ErrClosed)
+		require.ErrorIs(t, c.EnterReady(t.Context()), engine.ErrClosed)
 		c.Spawn(func() { t.Error("a goroutine after Close") })
-		c.Report(Event{Kind: EventLost})
-		require.ErrorIs(t, ErrOf(c.Semaphore("s").AcquireNothing(t.Context(), NewTerms())), ErrClosed)
+		c.Report(engine.Event{Kind: engine.EventLost})
+		require.ErrorIs(t, ErrOf(c.Semaphore("s").AcquireNothing(t.Context(), NewTerms())), engine.ErrClosed)
 		Sleep(time.Second)
 		assert.Empty(t, c.Kinds())
 	})

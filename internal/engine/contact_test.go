@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
@@ -31,18 +31,20 @@ func TestBusyLockAndSilentServerAreTwoErrors(t *testing.T) {
 		reason  error // another error that it matches
 		text    string
 	}{
-		{name: "busy", held: true, limit: NoWait, busy: true, text: "not acquired: held by b:1 for another 30s"},
+		{name: "busy", held: true, limit: engine.NoWait, busy: true, text: "not acquired: held by b:1 for another 30s"},
 		{name: "busy until the limit", held: true, limit: 300 * ms, busy: true,
 			text: "not acquired: held by b:1 for another 29.7s; gave up after 300ms"},
-		{name: "busy until the context ends", held: true, limit: Forever, cancel: 300 * ms, busy: true, reason: errCause,
-			text: "not acquired: the caller stopped: held by b:1 for another 29.7s; gave up after 300ms"},
+		{name: "busy until the context ends", held: true, limit: engine.Forever, cancel: 300 * ms, busy: true,
+			reason: errCause,
+			text:   "not acquired: the caller stopped: held by b:1 for another 29.7s; gave up after 300ms"},
 		{name: "no answer within 100 ms of a wait", faults: []Fault{lost}, limit: 90 * ms, busy: true},
-		{name: "no answer within 100 ms of a context", faults: []Fault{lost}, limit: Forever, cancel: 90 * ms,
+		{name: "no answer within 100 ms of a context", faults: []Fault{lost}, limit: engine.Forever, cancel: 90 * ms,
 			busy: true, reason: errCause},
 		{name: "no answer for a wait", faults: []Fault{lost}, limit: 110 * ms, silent: true},
-		{name: "no answer until the context ends", faults: []Fault{lost}, limit: Forever, cancel: 110 * ms, silent: true,
+		{name: "no answer until the context ends", faults: []Fault{lost}, limit: engine.Forever, cancel: 110 * ms,
+			silent: true,
 			reason: errCause},
-		{name: "no answer to a single try", faults: []Fault{lost}, limit: NoWait, cancel: 110 * ms, silent: true,
+		{name: "no answer to a single try", faults: []Fault{lost}, limit: engine.NoWait, cancel: 110 * ms, silent: true,
 			reason: errCause},
 		{name: "refused for the moment until the limit", faults: []Fault{{Err: ErrBusy}, {Err: ErrBusy}, {Err: ErrBusy}},
 			limit: 50 * ms, silent: true, reason: ErrBusy},
@@ -59,17 +61,17 @@ func TestBusyLockAndSilentServerAreTwoErrors(t *testing.T) {
 			limit: 100 * ms, busy: true},
 		{name: "busy, down, then busy", held: true, polling: true, faults: []Fault{{}, down}, limit: 300 * ms, busy: true},
 		{name: "busy, down, and cut short while it tries again", held: true, polling: true, faults: []Fault{{}, down, lost},
-			limit: Forever, cancel: 160 * ms, busy: true, silent: true, reason: ErrDown},
+			limit: engine.Forever, cancel: 160 * ms, busy: true, silent: true, reason: ErrDown},
 		{name: "busy, down, then silent", held: true, polling: true, faults: []Fault{{}, down, lost},
-			limit: Forever, cancel: 300 * ms, busy: true, silent: true, reason: ErrDown},
+			limit: engine.Forever, cancel: 300 * ms, busy: true, silent: true, reason: ErrDown},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.KeepLeases()
-			var held *Hold
+			var held *engine.Hold
 			if tt.held {
 				held = Acquire(t, t.Context(), s.Client(t, "b").Lock("x"), TTL(30*time.Second))
 			}
-			options := []func(*Terms){}
+			options := []func(*engine.Terms){}
 			if tt.polling {
 				options = append(options, Polling(20*ms, 20*ms))
 			}
@@ -81,8 +83,8 @@ func TestBusyLockAndSilentServerAreTwoErrors(t *testing.T) {
 			s.Script("acquire", tt.faults...)
 			_, err := s.Client(t, "a").Lock("x").Acquire(ctx, NewTerms(options...), tt.limit)
 			require.Error(t, err)
-			assert.Equal(t, tt.busy, errors.Is(err, ErrNotAcquired), "%v", err)
-			assert.Equal(t, tt.silent, errors.Is(err, ErrUnavailable), "%v", err)
+			assert.Equal(t, tt.busy, errors.Is(err, engine.ErrNotAcquired), "%v", err)
+			assert.Equal(t, tt.silent, errors.Is(err, engine.ErrUnavailable), "%v", err)
 			if tt.reason != nil {
 				require.ErrorIs(t, err, tt.reason)
 			}
@@ -117,11 +119,11 @@ func TestAcquireKnowsWhatTheWaitersBeforeItHaveHeard(t *testing.T) {
 			Sleep(500 * time.Millisecond) // its subscription is confirmed
 			s.Script("acquire", tt.faults...)
 			_, err := r.Acquire(t.Context(), NewTerms(), 700*time.Millisecond)
-			require.ErrorIs(t, err, ErrNotAcquired)
-			assert.Equal(t, tt.silent, errors.Is(err, ErrUnavailable), "%v", err)
+			require.ErrorIs(t, err, engine.ErrNotAcquired)
+			assert.Equal(t, tt.silent, errors.Is(err, engine.ErrUnavailable), "%v", err)
 			assert.Contains(t, err.Error(), "held by "+held.ID())
 			cancel()
-			require.ErrorIs(t, head.WaitErr(), ErrNotAcquired)
+			require.ErrorIs(t, head.WaitErr(), engine.ErrNotAcquired)
 			Release(t, held)
 			Sleep(time.Minute)
 		})

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/failure"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
@@ -33,7 +33,7 @@ func TestAttemptInDoubtIsRolledBackAfterRefusals(t *testing.T) {
 			c := s.Client(t, "a")
 			s.Seize("x", "other", 0)
 			s.Script("acquire", Fault{}, tt.fault)
-			require.ErrorIs(t, ErrOf(c.Lock("x").Acquire(t.Context(), NewTerms(), 5*time.Second)), ErrNotAcquired)
+			require.ErrorIs(t, ErrOf(c.Lock("x").Acquire(t.Context(), NewTerms(), 5*time.Second)), engine.ErrNotAcquired)
 			assert.Greater(t, len(s.Sent("acquire")), 2, "later attempts were answered")
 			s.Free("x")
 			Sleep(time.Minute)
@@ -75,8 +75,8 @@ func TestGrantIsRolledBackIfTheCallerHasGone(t *testing.T) {
 			}
 			return Fault{}
 		})
-		_, err := c.Lock("x").Acquire(ctx, NewTerms(), NoWait)
-		require.ErrorIs(t, err, ErrNotAcquired)
+		_, err := c.Lock("x").Acquire(ctx, NewTerms(), engine.NoWait)
+		require.ErrorIs(t, err, engine.ErrNotAcquired)
 		require.ErrorIs(t, err, errCause)
 		assert.Len(t, s.Sent("rollback"), 1)
 	})
@@ -109,7 +109,7 @@ func TestRollbackIsRepeatedUntilTheServerHasAnswered(t *testing.T) {
 			s.KeepLeases()
 			s.Script("acquire", Fault{Mute: true})
 			s.Script("rollback", tt.faults...)
-			require.Error(t, ErrOf(s.Client(t, "a").Lock("x").Acquire(t.Context(), NewTerms(), Forever)))
+			require.Error(t, ErrOf(s.Client(t, "a").Lock("x").Acquire(t.Context(), NewTerms(), engine.Forever)))
 			Sleep(time.Minute)
 			sent := s.Sent("rollback", "a:1")
 			for i := range sent {
@@ -133,7 +133,7 @@ func TestRollbackIsRepeatedOnceASecondAndNotForEver(t *testing.T) {
 			}
 			return Fault{}
 		})
-		require.Error(t, ErrOf(c.Lock("x").Acquire(t.Context(), NewTerms(), Forever)))
+		require.Error(t, ErrOf(c.Lock("x").Acquire(t.Context(), NewTerms(), engine.Forever)))
 		Sleep(time.Hour)
 		sent := s.Sent("rollback")
 		for i := 8; i < len(sent); i++ {
@@ -155,31 +155,31 @@ func TestCallWaitsForItsRollbackForABoundedTime(t *testing.T) {
 		ctx     time.Duration // timeout of the caller's context
 		want    time.Duration
 	}{
-		{name: "a second", timeout: 10 * time.Second, fault: Fault{Err: reset}, ctx: time.Hour, want: RollbackTimeout},
+		{name: "a second", timeout: 10 * time.Second, fault: Fault{Err: reset}, ctx: time.Hour, want: engine.RollbackTimeout},
 		{
 			name: "the rest of the time for a command", timeout: 500 * time.Millisecond, fault: Fault{Err: reset},
 			ctx: time.Hour, want: 500 * time.Millisecond,
 		},
 		{
 			name: "the command has used up its time", timeout: time.Second, fault: Fault{Lost: true}, ctx: time.Hour,
-			want: time.Second + RollbackGrace,
+			want: time.Second + engine.RollbackGrace,
 		},
 		{
 			name: "its context has ended", timeout: time.Hour, fault: Fault{Lost: true}, ctx: time.Second,
-			want: time.Second + RollbackGrace,
+			want: time.Second + engine.RollbackGrace,
 		},
 		{
 			name: "its context ends during the rollback", timeout: time.Hour, fault: Fault{Err: reset},
-			ctx: 500 * time.Millisecond, want: 500*time.Millisecond + RollbackGrace,
+			ctx: 500 * time.Millisecond, want: 500*time.Millisecond + engine.RollbackGrace,
 		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
-			c := s.Client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout })
+			c := s.Client(t, "a", func(config *engine.Config) { config.CommandTimeout = tt.timeout })
 			s.Script("acquire", tt.fault)
 			s.Script("rollback", Fault{Lost: true})
 			ctx, cancel := context.WithTimeout(t.Context(), tt.ctx)
 			defer cancel()
-			require.Error(t, ErrOf(c.Lock("x").Acquire(ctx, NewTerms(), Forever)))
+			require.Error(t, ErrOf(c.Lock("x").Acquire(ctx, NewTerms(), engine.Forever)))
 			assert.Equal(t, tt.want, s.Now())
 		})
 	}
@@ -190,7 +190,7 @@ func TestCloseEndsRollbacks(t *testing.T) {
 		c := s.Client(t, "a")
 		s.Script("acquire", Fault{Lost: true})
 		s.OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
-		require.Error(t, ErrOf(c.Lock("x").Acquire(t.Context(), NewTerms(), Forever)))
+		require.Error(t, ErrOf(c.Lock("x").Acquire(t.Context(), NewTerms(), engine.Forever)))
 		Sleep(10 * time.Second)
 		require.NoError(t, c.Shut(t.Context()))
 		n := len(s.Sent("rollback"))
@@ -208,7 +208,7 @@ func TestLateCopiesOfCommandsHaveNoEffect(t *testing.T) {
 			s.Script(op, Fault{Copy: 10 * time.Second})
 			if op == "rollback" {
 				s.Script("acquire", Fault{Mute: true})
-				require.Error(t, ErrOf(r.Acquire(t.Context(), NewTerms(), Forever)))
+				require.Error(t, ErrOf(r.Acquire(t.Context(), NewTerms(), engine.Forever)))
 			}
 			outer := Acquire(t, t.Context(), r)
 			inner := Acquire(t, Carry(outer), r)
@@ -232,7 +232,7 @@ func TestRollbackWithoutALeaseIsRepeated(t *testing.T) {
 		r.Traits.Remembered = 20 * time.Minute
 		s.Script("acquire", Fault{Mute: true})
 		s.OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
-		require.Error(t, ErrOf(r.Acquire(t.Context(), NewTerms(), Forever)))
+		require.Error(t, ErrOf(r.Acquire(t.Context(), NewTerms(), engine.Forever)))
 		Sleep(time.Hour)
 		sent := s.Sent("rollback")
 		assert.InDelta(t, CommandTimeout+20*time.Minute, sent[len(sent)-1], float64(time.Second))

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
@@ -23,21 +23,25 @@ func TestEachAcquisitionEmitsOneEventOfItsResult(t *testing.T) {
 		act    func(t *testing.T, s *Server, c *Client) context.Context // returns the acquisition's context
 		fault  Fault
 		limit  time.Duration
-		kind   EventKind
+		kind   engine.EventKind
 		waited time.Duration // negative if it did not wait
 		err    error
 	}{
-		{name: "free", kind: EventAcquired, limit: Forever, waited: -1},
-		{name: "held", act: seized(0), limit: NoWait, kind: EventNotAcquired, waited: -1, err: ErrNotAcquired},
-		{name: "waited, in vain", act: seized(0), limit: time.Second, kind: EventNotAcquired, waited: time.Second,
-			err: ErrNotAcquired},
-		{name: "waited", act: seized(1500 * ms), limit: Forever, kind: EventAcquired, waited: 1501 * ms},
-		{name: "an error", fault: Fault{Err: ErrFatal}, limit: Forever, kind: EventNotAcquired, waited: -1, err: ErrFatal},
-		{name: "in doubt", fault: Fault{Mute: true}, limit: Forever, kind: EventNotAcquired, waited: -1},
-		{name: "too late", fault: Fault{Reply: CommandTimeout - ms}, limit: Forever, kind: EventNotAcquired, waited: -1,
-			err: ErrLost},
+		{name: "free", kind: engine.EventAcquired, limit: engine.Forever, waited: -1},
+		{name: "held", act: seized(0), limit: engine.NoWait, kind: engine.EventNotAcquired, waited: -1,
+			err: engine.ErrNotAcquired},
+		{name: "waited, in vain", act: seized(0), limit: time.Second, kind: engine.EventNotAcquired, waited: time.Second,
+			err: engine.ErrNotAcquired},
+		{name: "waited", act: seized(1500 * ms), limit: engine.Forever, kind: engine.EventAcquired, waited: 1501 * ms},
+		{name: "an error", fault: Fault{Err: ErrFatal}, limit: engine.Forever, kind: engine.EventNotAcquired,
+			waited: -1, err: ErrFatal},
+		{name: "in doubt", fault: Fault{Mute: true}, limit: engine.Forever, kind: engine.EventNotAcquired, waited: -1},
+		{name: "too late", fault: Fault{Reply: CommandTimeout - ms}, limit: engine.Forever,
+			kind: engine.EventNotAcquired, waited: -1,
+			err: engine.ErrLost},
 		{
-			name: "the context has ended", kind: EventNotAcquired, limit: Forever, waited: -1, err: ErrNotAcquired,
+			name: "the context has ended", limit: engine.Forever,
+			kind: engine.EventNotAcquired, waited: -1, err: engine.ErrNotAcquired,
 			act: func(t *testing.T, _ *Server, _ *Client) context.Context {
 				ctx, cancel := context.WithCancel(t.Context())
 				cancel()
@@ -45,7 +49,7 @@ func TestEachAcquisitionEmitsOneEventOfItsResult(t *testing.T) {
 			},
 		},
 		{
-			name: "the client closes", kind: EventNotAcquired, limit: Forever, waited: -1, err: ErrClosed,
+			name: "the client closes", kind: engine.EventNotAcquired, limit: engine.Forever, waited: -1, err: engine.ErrClosed,
 			act: func(t *testing.T, s *Server, c *Client) context.Context {
 				hold := Acquire(t, t.Context(), c.Lock("other"))
 				startClose(t, t.Context(), c)
@@ -54,7 +58,7 @@ func TestEachAcquisitionEmitsOneEventOfItsResult(t *testing.T) {
 			},
 		},
 		{
-			name: "nested", kind: EventNested, limit: Forever, waited: -1,
+			name: "nested", kind: engine.EventNested, limit: engine.Forever, waited: -1,
 			act: func(t *testing.T, _ *Server, c *Client) context.Context {
 				hold := Acquire(t, t.Context(), c.Lock("x"))
 				t.Cleanup(func() { _ = hold.Release(context.Background()) })
@@ -62,7 +66,7 @@ func TestEachAcquisitionEmitsOneEventOfItsResult(t *testing.T) {
 			},
 		},
 		{
-			name: "nested, waited for a turn", kind: EventNested, limit: Forever, waited: time.Second,
+			name: "nested, waited for a turn", kind: engine.EventNested, limit: engine.Forever, waited: time.Second,
 			act: func(t *testing.T, _ *Server, c *Client) context.Context {
 				outer := Acquire(t, t.Context(), c.Lock("x"))
 				inner := Acquire(t, Carry(outer), c.Lock("x"))
@@ -72,7 +76,7 @@ func TestEachAcquisitionEmitsOneEventOfItsResult(t *testing.T) {
 			},
 		},
 		{
-			name: "under a lost hold", kind: EventNotAcquired, limit: Forever, waited: -1, err: ErrLost,
+			name: "under a lost hold", kind: engine.EventNotAcquired, limit: engine.Forever, waited: -1, err: engine.ErrLost,
 			act: func(t *testing.T, s *Server, c *Client) context.Context {
 				hold := Acquire(t, t.Context(), c.Lock("x"))
 				s.Forget("x")
@@ -95,12 +99,12 @@ func TestEachAcquisitionEmitsOneEventOfItsResult(t *testing.T) {
 			s.Script("acquire", tt.fault)
 			r := c.Lock("x")
 			hold, err := r.Acquire(ctx, NewTerms(TTL(CommandTimeout)), tt.limit)
-			want := []EventKind{tt.kind}
+			want := []engine.EventKind{tt.kind}
 			if tt.waited >= 0 {
-				want = []EventKind{EventWait, tt.kind}
-				assert.Equal(t, "trace", c.Event(t, EventWait).Ctx.Value(traceKey{}))
+				want = []engine.EventKind{engine.EventWait, tt.kind}
+				assert.Equal(t, "trace", c.Event(t, engine.EventWait).Ctx.Value(traceKey{}))
 			}
-			assert.Equal(t, want, c.Kinds(EventRenewed, EventReleased, EventLost))
+			assert.Equal(t, want, c.Kinds(engine.EventRenewed, engine.EventReleased, engine.EventLost))
 			e := c.Event(t, tt.kind)
 			assert.Equal(t, max(tt.waited, 0), e.Waited)
 			assert.Equal(t, "trace", e.Ctx.Value(traceKey{}))
@@ -133,23 +137,25 @@ func TestRenewalsAndLossAreEventsOfEachHold(t *testing.T) {
 		outer := Acquire(t, t.Context(), r)
 		inner := Acquire(t, Carry(outer), r)
 		Sleep(10 * time.Second)
-		assert.Equal(t, []EventKind{EventAcquired, EventNested, EventRenewed, EventRenewed}, c.Kinds())
-		assert.Equal(t, 10*time.Second, c.Event(t, EventRenewed).Held)
+		assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventNested, engine.EventRenewed,
+			engine.EventRenewed}, c.Kinds())
+		assert.Equal(t, 10*time.Second, c.Event(t, engine.EventRenewed).Held)
 		s.Script("renew", Fault{Err: ErrDown})
 		c.Mu.Lock()
-		c.Events = slices.DeleteFunc(c.Events, func(e Event) bool { return e.Kind == EventRenewed })
+		c.Events = slices.DeleteFunc(c.Events, func(e engine.Event) bool { return e.Kind == engine.EventRenewed })
 		c.Mu.Unlock()
 		Sleep(10*time.Second + 500*ms)
-		require.ErrorIs(t, c.Event(t, EventRenewFailed).Err, ErrDown)
-		e := c.Event(t, EventRenewed)
+		require.ErrorIs(t, c.Event(t, engine.EventRenewFailed).Err, ErrDown)
+		e := c.Event(t, engine.EventRenewed)
 		assert.InDelta(t, 45*ms, e.Late, float64(10*ms), "the pause after a failure")
 		s.Forget("x")
 		Sleep(10 * time.Second)
-		e = c.Event(t, EventLost)
-		require.ErrorIs(t, e.Err, ErrLost)
+		e = c.Event(t, engine.EventLost)
+		require.ErrorIs(t, e.Err, engine.ErrLost)
 		assert.Equal(t, outer.ID(), e.ID)
-		kinds := c.Kinds(EventRenewed, EventRenewFailed)
-		assert.Equal(t, []EventKind{EventAcquired, EventNested, EventLost, EventLost}, kinds)
+		kinds := c.Kinds(engine.EventRenewed, engine.EventRenewFailed)
+		assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventNested, engine.EventLost,
+			engine.EventLost}, kinds)
 		_ = inner.Release(t.Context())
 		_ = outer.Release(t.Context())
 	})
@@ -158,14 +164,14 @@ func TestRenewalsAndLossAreEventsOfEachHold(t *testing.T) {
 func TestACoreWithoutAnObserverWorks(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.MayStayHeld()
-		c := s.Client(t, "a", func(config *Config) { config.Observe = nil })
+		c := s.Client(t, "a", func(config *engine.Config) { config.Observe = nil })
 		hold := Acquire(t, t.Context(), c.Lock("x"))
 		Sleep(time.Minute)
 		waiter := StartAcquire(t, t.Context(), c.Lock("x"))
 		s.Free("x")
-		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
 		Release(t, waiter.Wait())
-		require.NoError(t, ErrOf(c.Lock("x").Acquire(t.Context(), NewTerms(OwnedBy("me")), NoWait)))
+		require.NoError(t, ErrOf(c.Lock("x").Acquire(t.Context(), NewTerms(OwnedBy("me")), engine.NoWait)))
 	})
 }
 
@@ -179,8 +185,8 @@ func TestAWaitIsNeverReportedAsZero(t *testing.T) {
 		synctest.Wait()
 		s.Free("x")
 		hold := waiter.Wait()
-		assert.Equal(t, []EventKind{EventWait, EventAcquired}, c.Kinds())
-		assert.Positive(t, c.Event(t, EventAcquired).Waited)
+		assert.Equal(t, []engine.EventKind{engine.EventWait, engine.EventAcquired}, c.Kinds())
+		assert.Positive(t, c.Event(t, engine.EventAcquired).Waited)
 		Release(t, hold)
 	})
 }
@@ -191,11 +197,11 @@ func TestAHoldHasOneEventOfItsEnd(t *testing.T) {
 		c := s.Client(t, "a")
 		limited := NewTerms()
 		limited.MaxHold = time.Second
-		hold, err := c.Lock("x").Acquire(t.Context(), limited, Forever)
+		hold, err := c.Lock("x").Acquire(t.Context(), limited, engine.Forever)
 		require.NoError(t, err)
 		s.Script("release", Fault{Mute: true})
 		require.Error(t, hold.Release(t.Context()))
 		Sleep(time.Minute)
-		assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds())
+		assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventLost}, c.Kinds())
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
@@ -35,17 +35,17 @@ func TestReleaseAfterExtendIsRepeatedForTheNewLease(t *testing.T) {
 // A process wakes up after a standstill, and asks about a hold that is over, before anything else
 // has noticed that. It sends nothing: an Extend would keep the lock for long, and for nobody.
 func TestNothingIsSentForAHoldThatIsOver(t *testing.T) {
-	for name, ask := range map[string]func(t *testing.T, h *Hold) error{
-		"check":  func(t *testing.T, h *Hold) error { return h.Check(t.Context()) },
-		"extend": func(t *testing.T, h *Hold) error { return h.Extend(t.Context(), time.Hour, nil) },
+	for name, ask := range map[string]func(t *testing.T, h *engine.Hold) error{
+		"check":  func(t *testing.T, h *engine.Hold) error { return h.Check(t.Context()) },
+		"extend": func(t *testing.T, h *engine.Hold) error { return h.Extend(t.Context(), time.Hour, nil) },
 	} {
 		RunBubble(t, name, func(t *testing.T, s *Server) {
 			c := s.Client(t, "a")
 			hold := Acquire(t, t.Context(), c.Lock("x"), FixedLease(10*time.Second))
 			hold.PassLimit()
-			require.ErrorIs(t, ask(t, hold), ErrLost)
+			require.ErrorIs(t, ask(t, hold), engine.ErrLost)
 			require.Empty(t, s.Sent(name, "x"))
-			require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+			require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
 			Sleep(time.Second)
 		})
 	}
@@ -72,8 +72,8 @@ func TestShortenLeavesWhatWasPromised(t *testing.T) {
 	const ttl, long = 30 * time.Second, 5 * time.Minute
 	for _, tt := range []struct {
 		name   string
-		terms  func(*Terms)
-		act    func(t *testing.T, c *Client, h *Hold)
+		terms  func(*engine.Terms)
+		act    func(t *testing.T, c *Client, h *engine.Hold)
 		fault  Fault         // of an extension
 		left   time.Duration // 0: a day
 		least  time.Duration // of the new lease; 0: none is sent
@@ -83,24 +83,26 @@ func TestShortenLeavesWhatWasPromised(t *testing.T) {
 		{name: "a renewed hold", least: ttl, most: ttl, counts: 1},
 		{name: "no longer than promised", left: ttl + 400*time.Millisecond},
 		{name: "a little longer", left: ttl + 600*time.Millisecond, least: ttl, most: ttl, counts: 1},
-		{name: "extended", act: func(t *testing.T, _ *Client, h *Hold) {
+		{name: "extended", act: func(t *testing.T, _ *Client, h *engine.Hold) {
 			require.NoError(t, h.Extend(t.Context(), long, nil))
 		}, least: long - time.Second, most: long, counts: 1},
-		{name: "extended, and no longer than that", act: func(t *testing.T, _ *Client, h *Hold) {
+		{name: "extended, and no longer than that", act: func(t *testing.T, _ *Client, h *engine.Hold) {
 			require.NoError(t, h.Extend(t.Context(), long, nil))
 		}, left: long},
-		{name: "extended, without an answer", fault: Fault{Lost: true}, act: func(t *testing.T, _ *Client, h *Hold) {
+		{name: "extended, without an answer", fault: Fault{Lost: true}, act: func(t *testing.T, _ *Client, h *engine.Hold) {
 			require.Error(t, h.Extend(t.Context(), long, nil))
 		}, least: long - 10*time.Second, most: long, counts: 1},
-		{name: "nested, with a longer lease", act: func(t *testing.T, c *Client, h *Hold) {
+		{name: "nested, with a longer lease", act: func(t *testing.T, c *Client, h *engine.Hold) {
 			Acquire(t, Carry(h), c.Lock("x"), FixedLease(long))
 		}, least: long - time.Second, most: long, counts: 2},
 		{
-			name: "a minimum hold", terms: func(terms *Terms) { terms.MinHold = long },
+			name: "a minimum hold", terms: func(terms *engine.Terms) { terms.MinHold = long },
 			least: long - time.Second, most: long, counts: 1,
 		},
-		{name: "released", act: func(t *testing.T, _ *Client, h *Hold) { Release(t, h) }},
-		{name: "lost", act: func(_ *testing.T, _ *Client, h *Hold) { h.Ownership().EndAll(Loss{Reason: LossGone}) }},
+		{name: "released", act: func(t *testing.T, _ *Client, h *engine.Hold) { Release(t, h) }},
+		{name: "lost", act: func(_ *testing.T, _ *Client, h *engine.Hold) {
+			h.Ownership().EndAll(engine.Loss{Reason: engine.LossGone})
+		}},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.MayStayHeld()
@@ -109,7 +111,7 @@ func TestShortenLeavesWhatWasPromised(t *testing.T) {
 			if tt.terms != nil {
 				tt.terms(terms)
 			}
-			hold, err := c.Lock("x").Acquire(t.Context(), terms, Forever)
+			hold, err := c.Lock("x").Acquire(t.Context(), terms, engine.Forever)
 			require.NoError(t, err)
 			s.OnEach(func(cmd Command) (f Fault) {
 				if cmd.Op == "extend" {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 	"github.com/redlatch/redlatch/internal/waitq"
 )
@@ -36,22 +36,22 @@ func TestReleaseHandsOffToTheFirstWaiter(t *testing.T) {
 func TestReleaseDoesNotHandOff(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		holder []func(*Terms)
-		waiter []func(*Terms)
-		config func(*Config)
+		holder []func(*engine.Terms)
+		waiter []func(*engine.Terms)
+		config func(*engine.Config)
 		act    func(s *Server, c *Client)
 	}{
-		{name: "a holder with a shared id", holder: []func(*Terms){OwnedBy("me")}},
-		{name: "to a waiter with a shared id", waiter: []func(*Terms){OwnedBy("me")}},
-		{name: "to a waiter that polls", waiter: []func(*Terms){Polling(10*ms, 10*ms)}},
-		{name: "where replicas must confirm", config: func(c *Config) { c.NeedsReplicas = true }},
+		{name: "a holder with a shared id", holder: []func(*engine.Terms){OwnedBy("me")}},
+		{name: "to a waiter with a shared id", waiter: []func(*engine.Terms){OwnedBy("me")}},
+		{name: "to a waiter that polls", waiter: []func(*engine.Terms){Polling(10*ms, 10*ms)}},
+		{name: "where replicas must confirm", config: func(c *engine.Config) { c.NeedsReplicas = true }},
 		{name: "after 10 ms", act: func(*Server, *Client) { Sleep(waitq.MaxStreak) }},
 		{name: "a lost lock", act: func(s *Server, _ *Client) { s.Forget("x") }},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			config := tt.config
 			if config == nil {
-				config = func(*Config) {}
+				config = func(*engine.Config) {}
 			}
 			c := s.Client(t, "a", config)
 			holder := Acquire(t, t.Context(), c.Lock("x"), tt.holder...)
@@ -113,7 +113,7 @@ func TestSuccessorThatGivesUpRollsTheHandOffBack(t *testing.T) {
 			released := StartRelease(t, holder)
 			Sleep(50 * ms)
 			cancel(errCause)
-			require.ErrorIs(t, successor.WaitErr(), ErrNotAcquired)
+			require.ErrorIs(t, successor.WaitErr(), engine.ErrNotAcquired)
 			second := StartAcquire(t, t.Context(), r)
 			released.End()
 			assert.NotEmpty(t, s.Sent("rollback", "a:2"))
@@ -136,7 +136,7 @@ func TestSuccessorThatWasGrantedButHasGoneRollsBack(t *testing.T) {
 			return Fault{}
 		})
 		Release(t, holder)
-		require.ErrorIs(t, successor.WaitErr(), ErrNotAcquired)
+		require.ErrorIs(t, successor.WaitErr(), engine.ErrNotAcquired)
 		Sleep(time.Second)
 		assert.Len(t, s.Sent("rollback", "a:2"), 1)
 	})
@@ -148,7 +148,7 @@ func TestUnknownHandOffIsRolledBackAfterARefusal(t *testing.T) {
 		s.KeepLeases()
 		r := s.Client(t, "a").Lock("x")
 		holder := Acquire(t, t.Context(), r)
-		successor := Start(t, func() (*Hold, error) { return r.Acquire(t.Context(), NewTerms(), 5*time.Second) })
+		successor := Start(t, func() (*engine.Hold, error) { return r.Acquire(t.Context(), NewTerms(), 5*time.Second) })
 		s.Script("handoff", Fault{Delay: 10 * time.Second})
 		down := s.Start.Add(20 * time.Second)
 		s.OnEach(func(cmd Command) Fault {
@@ -158,7 +158,7 @@ func TestUnknownHandOffIsRolledBackAfterARefusal(t *testing.T) {
 			return Fault{}
 		})
 		_ = StartRelease(t, holder).WaitErr()
-		require.ErrorIs(t, successor.WaitErr(), ErrNotAcquired)
+		require.ErrorIs(t, successor.WaitErr(), engine.ErrNotAcquired)
 		Sleep(time.Minute)
 	})
 }
@@ -173,7 +173,7 @@ func TestHandOffAnsweredAfterTheLeaseIsRolledBack(t *testing.T) {
 		s.Script("acquire", Fault{Lost: true}, Fault{Lost: true})
 		StartRelease(t, holder).Wait()
 		assert.Equal(t, 2*time.Second, s.Now())
-		require.ErrorIs(t, successor.WaitErr(), ErrLost)
+		require.ErrorIs(t, successor.WaitErr(), engine.ErrLost)
 		Sleep(time.Second)
 	})
 }
@@ -197,7 +197,7 @@ func TestHandOffOfUnknownOutcome(t *testing.T) {
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.KeepLeases()
-			r := s.Client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout }).Lock("x")
+			r := s.Client(t, "a", func(config *engine.Config) { config.CommandTimeout = tt.timeout }).Lock("x")
 			holder := Acquire(t, t.Context(), r)
 			successor := StartAcquire(t, t.Context(), r)
 			s.Script("handoff", tt.fault)
@@ -223,10 +223,10 @@ func TestClientsTakeTurnsAfterAStreakOfHandOffs(t *testing.T) {
 		holder := Acquire(t, t.Context(), a)
 		const n = waitq.MaxStreakCount
 		const waiters = 5 * n / 2
-		order := make(chan *Hold, 2*waiters)
-		for _, r := range []*Resource{a, b} {
+		order := make(chan *engine.Hold, 2*waiters)
+		for _, r := range []*engine.Resource{a, b} {
 			for range waiters {
-				Start(t, func() (*Hold, error) {
+				Start(t, func() (*engine.Hold, error) {
 					hold := Acquire(t, t.Context(), r)
 					order <- hold
 					return hold, hold.Release(t.Context())
@@ -293,7 +293,7 @@ func TestYieldingClientLeavesMessagesToOthers(t *testing.T) {
 			r := s.Client(t, "a").Lock("x")
 			for i := range tt.others {
 				other := s.Client(t, string(rune('b'+i)))
-				sub := s.NewSubscription(other, "x", func(Message) {})
+				sub := s.NewSubscription(other, "x", func(engine.Message) {})
 				defer sub.Close()
 			}
 			holder := Acquire(t, t.Context(), r)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/failure"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
@@ -28,7 +28,7 @@ func TestNestedHoldsShareTheIDAndCount(t *testing.T) {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			c := s.Client(t, "a")
 			r := c.Reader("x") // its holds do not take turns
-			holds := []*Hold{Acquire(t, t.Context(), r)}
+			holds := []*engine.Hold{Acquire(t, t.Context(), r)}
 			for depth := 2; depth <= 3; depth++ {
 				holds = append(holds, Acquire(t, Carry(holds[depth-2]), r))
 				assert.Equal(t, depth, holds[depth-1].Depth())
@@ -38,12 +38,13 @@ func TestNestedHoldsShareTheIDAndCount(t *testing.T) {
 			}
 			for i, at := range tt.order {
 				Release(t, holds[at])
-				require.ErrorIs(t, context.Cause(Carry(holds[at])), ErrReleased)
+				require.ErrorIs(t, context.Cause(Carry(holds[at])), engine.ErrReleased)
 				assert.Equal(t, 2-i, s.Holder("x", "a:1").Count)
 			}
 			s.RequireFree(t)
-			assert.Equal(t, []EventKind{
-				EventAcquired, EventNested, EventNested, EventReleased, EventReleased, EventReleased,
+			assert.Equal(t, []engine.EventKind{
+				engine.EventAcquired, engine.EventNested, engine.EventNested,
+				engine.EventReleased, engine.EventReleased, engine.EventReleased,
 			}, c.Kinds())
 		})
 	}
@@ -63,8 +64,8 @@ func TestDepthDoesNotOverflow(t *testing.T) {
 func TestNestedAcquisitionFindsItsOuterHold(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		act   func(t *testing.T, s *Server, outer *Hold)
-		terms []func(*Terms)
+		act   func(t *testing.T, s *Server, outer *engine.Hold)
+		terms []func(*engine.Terms)
 		want  error // nil if it is acquired
 		depth int
 
@@ -73,25 +74,25 @@ func TestNestedAcquisitionFindsItsOuterHold(t *testing.T) {
 		{name: "live", depth: 2},
 		{
 			name: "released: it is an outermost hold", depth: 1,
-			act: func(t *testing.T, _ *Server, outer *Hold) { Release(t, outer) },
+			act: func(t *testing.T, _ *Server, outer *engine.Hold) { Release(t, outer) },
 		},
 		{
-			name: "detached: it waits for the lease of that", want: ErrNotAcquired,
-			act: func(t *testing.T, _ *Server, outer *Hold) { assert.True(t, outer.Detach()) },
+			name: "detached: it waits for the lease of that", want: engine.ErrNotAcquired,
+			act: func(t *testing.T, _ *Server, outer *engine.Hold) { assert.True(t, outer.Detach()) },
 		},
 		{
-			name: "lost, and that is known", want: ErrLost, sendsNothing: true,
-			act: func(t *testing.T, s *Server, outer *Hold) {
+			name: "lost, and that is known", want: engine.ErrLost, sendsNothing: true,
+			act: func(t *testing.T, s *Server, outer *engine.Hold) {
 				s.Forget("x")
-				require.ErrorIs(t, outer.Check(t.Context()), ErrLost)
+				require.ErrorIs(t, outer.Check(t.Context()), engine.ErrLost)
 			},
 		},
 		{
-			name: "lost, and that is not known", want: ErrLost,
-			act: func(_ *testing.T, s *Server, _ *Hold) { s.Forget("x") },
+			name: "lost, and that is not known", want: engine.ErrLost,
+			act: func(_ *testing.T, s *Server, _ *engine.Hold) { s.Forget("x") },
 		},
-		{name: "not reentrant", terms: []func(*Terms){NonReentrant}, want: ErrDeadlock},
-		{name: "another owner", terms: []func(*Terms){OwnedBy("me")}, want: ErrNotAcquired},
+		{name: "not reentrant", terms: []func(*engine.Terms){NonReentrant}, want: engine.ErrDeadlock},
+		{name: "another owner", terms: []func(*engine.Terms){OwnedBy("me")}, want: engine.ErrNotAcquired},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			r := s.Client(t, "a").Lock("x")
@@ -105,7 +106,7 @@ func TestNestedAcquisitionFindsItsOuterHold(t *testing.T) {
 			}
 			if tt.want != nil {
 				require.ErrorIs(t, err, tt.want)
-				assert.Equal(t, errors.Is(tt.want, ErrLost), outer.IsLost(), "only a loss ends the outer hold")
+				assert.Equal(t, errors.Is(tt.want, engine.ErrLost), outer.IsLost(), "only a loss ends the outer hold")
 			} else {
 				require.NoError(t, err)
 				assert.Equal(t, tt.depth, hold.Depth())
@@ -118,7 +119,7 @@ func TestNestedAcquisitionFindsItsOuterHold(t *testing.T) {
 }
 
 // carryLost returns a context that carries a hold, and does not end with it.
-func carryLost(h *Hold) context.Context { return context.WithoutCancel(Carry(h)) }
+func carryLost(h *engine.Hold) context.Context { return context.WithoutCancel(Carry(h)) }
 
 func TestNestedAcquisitionsTakeTurns(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
@@ -127,9 +128,9 @@ func TestNestedAcquisitionsTakeTurns(t *testing.T) {
 		outer := Acquire(t, t.Context(), r)
 		ctx, cancel := context.WithCancelCause(Carry(outer))
 		first := Acquire(t, Carry(outer), r)
-		require.ErrorIs(t, ErrOf(r.Acquire(Carry(outer), NewTerms(), NoWait)), ErrNotAcquired)
-		assert.NotContains(t, c.Kinds(), EventWait)
-		require.ErrorIs(t, ErrOf(r.Acquire(Carry(outer), NewTerms(), time.Second)), ErrNotAcquired)
+		require.ErrorIs(t, ErrOf(r.Acquire(Carry(outer), NewTerms(), engine.NoWait)), engine.ErrNotAcquired)
+		assert.NotContains(t, c.Kinds(), engine.EventWait)
+		require.ErrorIs(t, ErrOf(r.Acquire(Carry(outer), NewTerms(), time.Second)), engine.ErrNotAcquired)
 		assert.Equal(t, time.Second, s.Now())
 
 		leaver := StartAcquire(t, ctx, r)
@@ -157,7 +158,7 @@ func TestTurnIsPassedOnIfNestingFails(t *testing.T) {
 		r := s.Client(t, "a").Lock("x")
 		outer := Acquire(t, t.Context(), r)
 		s.Script("nest", Fault{Err: ErrFatal}, Fault{Delay: 100 * ms, Err: ErrDown})
-		require.ErrorIs(t, ErrOf(r.Acquire(Carry(outer), NewTerms(), Forever)), ErrFatal)
+		require.ErrorIs(t, ErrOf(r.Acquire(Carry(outer), NewTerms(), engine.Forever)), ErrFatal)
 		failing, next := StartAcquire(t, Carry(outer), r), StartAcquire(t, Carry(outer), r)
 		require.ErrorIs(t, failing.WaitErr(), ErrDown)
 		Release(t, next.Wait())
@@ -170,14 +171,14 @@ func TestTurnIsPassedOnIfNestingFails(t *testing.T) {
 func TestOuterHoldEndsWhileANestedAcquisitionWaits(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		end  func(t *testing.T, s *Server, outer *Hold)
+		end  func(t *testing.T, s *Server, outer *engine.Hold)
 		want error // nil if it becomes an outermost hold
 	}{
-		{"released", func(t *testing.T, _ *Server, outer *Hold) { Release(t, outer) }, nil},
-		{"lost", func(t *testing.T, s *Server, outer *Hold) {
+		{"released", func(t *testing.T, _ *Server, outer *engine.Hold) { Release(t, outer) }, nil},
+		{"lost", func(t *testing.T, s *Server, outer *engine.Hold) {
 			s.Forget("x")
-			require.ErrorIs(t, outer.Check(t.Context()), ErrLost)
-		}, ErrLost},
+			require.ErrorIs(t, outer.Check(t.Context()), engine.ErrLost)
+		}, engine.ErrLost},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			r := s.Client(t, "a").Lock("x")
@@ -247,27 +248,27 @@ func TestNestingThatFailsLeavesNoCount(t *testing.T) {
 		at    time.Duration
 		count int // on the server, after a minute
 	}{
-		{name: "refused for good", limit: Forever, fault: Fault{Err: ErrFatal}, want: ErrFatal, count: 1},
-		{name: "unreachable", limit: Forever, fault: Fault{Err: ErrDown}, want: ErrDown, count: 1},
+		{name: "refused for good", limit: engine.Forever, fault: Fault{Err: ErrFatal}, want: ErrFatal, count: 1},
+		{name: "unreachable", limit: engine.Forever, fault: Fault{Err: ErrDown}, want: ErrDown, count: 1},
 		{
-			name: "executed, not answered", limit: Forever, fault: Fault{Mute: true}, want: ErrNoAnswer,
+			name: "executed, not answered", limit: engine.Forever, fault: Fault{Mute: true}, want: ErrNoAnswer,
 			at: CommandTimeout, count: 1,
 		},
 		{
-			name: "never executed", limit: Forever, fault: Fault{Lost: true}, want: ErrNoAnswer, at: CommandTimeout,
+			name: "never executed", limit: engine.Forever, fault: Fault{Lost: true}, want: ErrNoAnswer, at: CommandTimeout,
 			count: 1,
 		},
 		{
-			name: "a copy comes later", limit: Forever, fault: Fault{Mute: true, Copy: 20 * time.Second},
+			name: "a copy comes later", limit: engine.Forever, fault: Fault{Mute: true, Copy: 20 * time.Second},
 			want: ErrNoAnswer, at: CommandTimeout, count: 1,
 		},
 		{
-			name: "the limit is over", limit: 100 * ms, fault: Fault{Mute: true}, want: ErrUnavailable, at: 120 * ms,
+			name: "the limit is over", limit: 100 * ms, fault: Fault{Mute: true}, want: engine.ErrUnavailable, at: 120 * ms,
 			count: 1,
 		},
 		{
 			name: "the limit ends before the answer is late", limit: 90 * ms, fault: Fault{Mute: true},
-			want: ErrNotAcquired, at: 110 * ms, count: 1,
+			want: engine.ErrNotAcquired, at: 110 * ms, count: 1,
 		},
 		{name: "answered after the limit", limit: 100 * ms, fault: Fault{Reply: 110 * ms}, at: 110 * ms, count: 2},
 	} {
@@ -281,7 +282,7 @@ func TestNestingThatFailsLeavesNoCount(t *testing.T) {
 			switch {
 			case tt.want == nil:
 				require.NoError(t, err)
-			case IsGiveUp(tt.want) || errors.Is(tt.want, ErrFatal) || errors.Is(tt.want, ErrDown):
+			case engine.IsGiveUp(tt.want) || errors.Is(tt.want, ErrFatal) || errors.Is(tt.want, ErrDown):
 				require.ErrorIs(t, err, tt.want)
 			default:
 				assert.True(t, failure.Of(err).InDoubt(), "%v", err)
@@ -307,8 +308,8 @@ func TestNestedAcquisitionIsTakenBackIfItsCallerHasGone(t *testing.T) {
 			}
 			return Fault{}
 		})
-		_, err := r.Acquire(ctx, NewTerms(), Forever)
-		require.ErrorIs(t, err, ErrNotAcquired)
+		_, err := r.Acquire(ctx, NewTerms(), engine.Forever)
+		require.ErrorIs(t, err, engine.ErrNotAcquired)
 		require.ErrorIs(t, err, errCause)
 		Settle()
 		assert.Equal(t, 1, s.Holder("x", outer.ID()).Count)
@@ -321,11 +322,11 @@ func TestNestedAcquisitionIsTakenBackIfItsCallerHasGone(t *testing.T) {
 func TestNestedGrantAfterItsLeaseIsRolledBack(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		terms func(*Terms)
+		terms func(*engine.Terms)
 		want  error // nil if it is acquired
 	}{
-		{"a fixed lease", FixedLease(time.Second), ErrLost},
-		{"a limit", MaxHold(time.Second), ErrLost},
+		{"a fixed lease", FixedLease(time.Second), engine.ErrLost},
+		{"a limit", MaxHold(time.Second), engine.ErrLost},
 		{"a renewed lease: that of the outer hold is longer", TTL(time.Second), nil},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
@@ -333,7 +334,7 @@ func TestNestedGrantAfterItsLeaseIsRolledBack(t *testing.T) {
 			r := c.Lock("x")
 			outer := Acquire(t, t.Context(), r)
 			s.Script("nest", Fault{Reply: time.Second})
-			hold, err := r.Acquire(Carry(outer), NewTerms(tt.terms), Forever)
+			hold, err := r.Acquire(Carry(outer), NewTerms(tt.terms), engine.Forever)
 			if tt.want == nil {
 				require.NoError(t, err)
 				assert.True(t, hold.ValidUntil().After(time.Now()))
@@ -341,7 +342,7 @@ func TestNestedGrantAfterItsLeaseIsRolledBack(t *testing.T) {
 			} else {
 				require.ErrorIs(t, err, tt.want)
 				Settle()
-				assert.Equal(t, []EventKind{EventAcquired, EventNotAcquired}, c.Kinds())
+				assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventNotAcquired}, c.Kinds())
 			}
 			assert.True(t, outer.IsLive())
 			assert.Equal(t, 1, s.Holder("x", outer.ID()).Count)
@@ -360,9 +361,9 @@ func TestLostHoldIsReleasedDuringANestedAcquisition(t *testing.T) {
 		answer Fault
 		want   error
 	}{
-		{"lost", Fault{Delay: time.Second}, ErrLost},
+		{"lost", Fault{Delay: time.Second}, engine.ErrLost},
 		{"an error", Fault{Delay: time.Second, Err: ErrFatal}, ErrFatal},
-		{"none", Fault{Lost: true}, ErrUnavailable},
+		{"none", Fault{Lost: true}, engine.ErrUnavailable},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.KeepLeases()
@@ -372,8 +373,8 @@ func TestLostHoldIsReleasedDuringANestedAcquisition(t *testing.T) {
 			s.Script("nest", tt.answer)
 			nested := StartAcquire(t, context.WithoutCancel(Carry(outer)), r)
 			s.Forget("x")
-			outer.Ownership().EndAll(Loss{Reason: LossGone})
-			require.ErrorIs(t, outer.Release(t.Context()), ErrLost)
+			outer.Ownership().EndAll(engine.Loss{Reason: engine.LossGone})
+			require.ErrorIs(t, outer.Release(t.Context()), engine.ErrLost)
 			require.ErrorIs(t, nested.WaitErr(), tt.want)
 			Sleep(time.Minute)
 		})
@@ -395,11 +396,11 @@ func TestOuterHoldOutlivesANestedHoldThatExpires(t *testing.T) {
 				Sleep(time.Until(inner.ValidUntil()) - time.Second)
 				require.Error(t, inner.Check(t.Context()))
 			}
-			require.Equal(t, LossExpired, LossOf(t, context.Cause(Carry(inner))).Reason)
+			require.Equal(t, engine.LossExpired, LossOf(t, context.Cause(Carry(inner))).Reason)
 			require.NoError(t, Carry(outer).Err())
 			s.ResetFaults()
 			require.NoError(t, outer.Check(t.Context()))
-			require.ErrorIs(t, inner.Release(t.Context()), ErrLost)
+			require.ErrorIs(t, inner.Release(t.Context()), engine.ErrLost)
 			again := Acquire(t, Carry(outer), r)
 			Sleep(time.Minute)
 			Release(t, again, outer)
@@ -424,7 +425,7 @@ func TestNestingUnderASharedIDAcquiresAgain(t *testing.T) {
 
 		outer = Acquire(t, t.Context(), r, OwnedBy("me"))
 		s.Forget("x")
-		require.ErrorIs(t, ErrOf(r.Acquire(carryLost(outer), NewTerms(), Forever)), ErrLost)
+		require.ErrorIs(t, ErrOf(r.Acquire(carryLost(outer), NewTerms(), engine.Forever)), engine.ErrLost)
 		assert.True(t, outer.IsLost())
 	})
 }
@@ -435,7 +436,7 @@ func TestNestingUnderAnotherKindAcquiresWithItsID(t *testing.T) {
 		c := s.Client(t, "a")
 		s.SetPermits("x", 100)
 		writer, reader := c.Writer("x"), c.Reader("x")
-		reader.Traits.Outer = func(ctx context.Context) (*Hold, error) { return OuterFrom(ctx, writer), nil }
+		reader.Traits.Outer = func(ctx context.Context) (*engine.Hold, error) { return engine.OuterFrom(ctx, writer), nil }
 		outer := Acquire(t, t.Context(), writer)
 		inner := Acquire(t, Carry(outer), reader)
 		assert.Equal(t, outer.ID(), inner.ID())
@@ -452,27 +453,27 @@ func TestHoldsAreFoundInContexts(t *testing.T) {
 		ctx := outer.Context("handle of x")
 		other := Acquire(t, ctx, y)
 		ctx = other.Context("handle of y")
-		hold, handle := HoldFrom(ctx, &Resource{Core: c.Core, Kind: "lock", Name: "x"})
+		hold, handle := engine.HoldFrom(ctx, &engine.Resource{Core: c.Core, Kind: "lock", Name: "x"})
 		assert.Same(t, outer, hold)
 		assert.Equal(t, "handle of x", handle)
-		hold, handle = HoldFrom(ctx, &Resource{Core: c.Core, Kind: "lock", Name: "z"})
+		hold, handle = engine.HoldFrom(ctx, &engine.Resource{Core: c.Core, Kind: "lock", Name: "z"})
 		assert.Nil(t, hold)
 		assert.Nil(t, handle)
 
 		inner := Acquire(t, ctx, x)
 		ctx = inner.Context("inner")
-		hold, _ = HoldFrom(ctx, x)
+		hold, _ = engine.HoldFrom(ctx, x)
 		assert.Same(t, inner, hold, "the nearest")
 		Release(t, inner)
-		hold, _ = HoldFrom(ctx, x)
+		hold, _ = engine.HoldFrom(ctx, x)
 		assert.Same(t, outer, hold, "the nearest that is live")
 		s.Forget("x")
-		require.ErrorIs(t, outer.Check(t.Context()), ErrLost)
-		hold, _ = HoldFrom(ctx, x)
+		require.ErrorIs(t, outer.Check(t.Context()), engine.ErrLost)
+		hold, _ = engine.HoldFrom(ctx, x)
 		assert.Nil(t, hold)
-		assert.Same(t, outer, OuterFrom(ctx, x), "lost, not released")
+		assert.Same(t, outer, engine.OuterFrom(ctx, x), "lost, not released")
 		_ = outer.Release(t.Context())
-		assert.Nil(t, OuterFrom(ctx, x))
+		assert.Nil(t, engine.OuterFrom(ctx, x))
 		Release(t, other)
 	})
 }
@@ -489,7 +490,7 @@ func TestLostHoldIsToldBeforeTheTurnUnderIt(t *testing.T) {
 		Sleep(6 * time.Second)
 		require.True(t, outer.IsLost())
 		require.True(t, inner.IsLive())
-		require.ErrorIs(t, ErrOf(r.Acquire(ctx, NewTerms(), NoWait)), ErrLost)
+		require.ErrorIs(t, ErrOf(r.Acquire(ctx, NewTerms(), engine.NoWait)), engine.ErrLost)
 		Release(t, inner)
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
@@ -37,41 +37,41 @@ func TestHoldIsRenewedUntilItIsReleased(t *testing.T) {
 func TestHoldIsLost(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		terms  []func(*Terms)
+		terms  []func(*engine.Terms)
 		act    func(s *Server) // runs after a second
 		at     time.Duration   // when the context ends; 0 if not within an hour
-		reason LossReason
+		reason engine.LossReason
 		silent time.Duration
 		renews bool
 		failed bool // a renewal failed
 	}{
 		{name: "renewed: never", renews: true},
-		{name: "a fixed lease ends", terms: []func(*Terms){FixedLease(DefaultTTL)}, at: DefaultTTL - testMargin,
-			reason: LossLimit},
+		{name: "a fixed lease ends", terms: []func(*engine.Terms){FixedLease(DefaultTTL)}, at: DefaultTTL - testMargin,
+			reason: engine.LossLimit},
 		{
-			name: "a short maximum hold time", terms: []func(*Terms){MaxHold(DefaultTTL)},
-			at: DefaultTTL - testMargin, reason: LossLimit, renews: true,
+			name: "a short maximum hold time", terms: []func(*engine.Terms){MaxHold(DefaultTTL)},
+			at: DefaultTTL - testMargin, reason: engine.LossLimit, renews: true,
 		},
 		{
-			name: "a long maximum hold time", terms: []func(*Terms){MaxHold(10 * time.Minute)},
-			at: 10*time.Minute - (6*time.Second + 2*time.Millisecond), reason: LossLimit, renews: true,
+			name: "a long maximum hold time", terms: []func(*engine.Terms){MaxHold(10 * time.Minute)},
+			at: 10*time.Minute - (6*time.Second + 2*time.Millisecond), reason: engine.LossLimit, renews: true,
 		},
 		{
 			name: "the server does not answer", at: DefaultTTL - testMargin, renews: true, failed: true,
-			reason: LossExpired, silent: DefaultTTL - testMargin,
+			reason: engine.LossExpired, silent: DefaultTTL - testMargin,
 			act: func(s *Server) { s.OnEach(func(Command) Fault { return Fault{Mute: true} }) },
 		},
 		{
 			name: "the server is unreachable", at: DefaultTTL - testMargin, renews: true, failed: true,
-			reason: LossExpired, silent: DefaultTTL - testMargin,
+			reason: engine.LossExpired, silent: DefaultTTL - testMargin,
 			act: func(s *Server) { s.OnEach(func(Command) Fault { return Fault{Err: ErrDown} }) },
 		},
 		{
-			name: "the server has forgotten it", at: 10 * time.Second, reason: LossGone, renews: true,
+			name: "the server has forgotten it", at: 10 * time.Second, reason: engine.LossGone, renews: true,
 			act: func(s *Server) { s.Forget("x") },
 		},
 		{
-			name: "another has it", at: 10 * time.Second, reason: LossGone, renews: true,
+			name: "another has it", at: 10 * time.Second, reason: engine.LossGone, renews: true,
 			act: func(s *Server) { s.Forget("x"); s.Seize("x", "other", 0) },
 		},
 		{
@@ -103,26 +103,26 @@ func TestHoldIsLost(t *testing.T) {
 			}
 			Settle()
 			assert.Equal(t, tt.renews, len(s.Sent("renew")) > 0)
-			want := []EventKind{EventAcquired}
+			want := []engine.EventKind{engine.EventAcquired}
 			if tt.failed {
-				assert.NotZero(t, c.Event(t, EventRenewFailed))
+				assert.NotZero(t, c.Event(t, engine.EventRenewFailed))
 			}
 			s.ResetFaults()
 			err := hold.Release(t.Context())
 			if tt.at == 0 {
 				require.NoError(t, err)
-				want = append(want, EventReleased)
+				want = append(want, engine.EventReleased)
 			} else {
-				require.ErrorIs(t, err, ErrLost)
+				require.ErrorIs(t, err, engine.ErrLost)
 				loss := LossOf(t, context.Cause(ctx))
-				assert.Equal(t, Loss{Reason: tt.reason, Resource: hold.Resource(), ID: hold.ID(), Silent: tt.silent}, loss)
+				assert.Equal(t, engine.Loss{Reason: tt.reason, Resource: hold.Resource(), ID: hold.ID(), Silent: tt.silent}, loss)
 				assert.Equal(t, context.Cause(ctx), err)
-				assert.Equal(t, err, c.Event(t, EventLost).Err)
-				require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
-				assert.Equal(t, tt.at, c.Event(t, EventLost).Held)
-				want = append(want, EventLost)
+				assert.Equal(t, err, c.Event(t, engine.EventLost).Err)
+				require.ErrorIs(t, hold.Release(t.Context()), engine.ErrReleased)
+				assert.Equal(t, tt.at, c.Event(t, engine.EventLost).Held)
+				want = append(want, engine.EventLost)
 			}
-			assert.Equal(t, want, c.Kinds(EventRenewed, EventRenewFailed), "a loss is reported once")
+			assert.Equal(t, want, c.Kinds(engine.EventRenewed, engine.EventRenewFailed), "a loss is reported once")
 		})
 	}
 }
@@ -143,10 +143,10 @@ func TestServerNeverKeepsALockBeyondItsMaximumHoldTime(t *testing.T) {
 func TestReleaseOfALostHoldDeletesWhatALateRenewalKept(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		terms []func(*Terms)
+		terms []func(*engine.Terms)
 	}{
 		{"an id of its own", nil},
-		{"a shared id", []func(*Terms){OwnedBy("me")}},
+		{"a shared id", []func(*engine.Terms){OwnedBy("me")}},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), tt.terms...)
@@ -159,7 +159,7 @@ func TestReleaseOfALostHoldDeletesWhatALateRenewalKept(t *testing.T) {
 			<-Carry(hold).Done()
 			Sleep(5 * time.Second)
 			assert.Positive(t, s.Lease("x", hold.ID()), "it was extended")
-			require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+			require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
 			Sleep(time.Second)
 			assert.Zero(t, s.Lease("x", hold.ID()))
 			Sleep(time.Minute)
@@ -175,8 +175,8 @@ func TestExtendThatIsAnsweredAfterTheEndOfALease(t *testing.T) {
 		hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), FixedLease(time.Second))
 		until := hold.ValidUntil()
 		s.Script("extend", Fault{Reply: 2 * time.Second})
-		require.ErrorIs(t, hold.Extend(t.Context(), time.Minute, nil), ErrLost)
-		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
+		require.ErrorIs(t, hold.Extend(t.Context(), time.Minute, nil), engine.ErrLost)
+		require.ErrorIs(t, context.Cause(Carry(hold)), engine.ErrLost)
 		require.Equal(t, until, hold.ValidUntil())
 	})
 }
@@ -186,23 +186,23 @@ func TestExtend(t *testing.T) {
 	longMargin := long/100 + 2*time.Millisecond
 	for _, tt := range []struct {
 		name  string
-		terms []func(*Terms)
+		terms []func(*engine.Terms)
 		d     time.Duration
 		valid time.Duration // ValidUntil, after the extension at 10 s
 		lease time.Duration // on the server
 		lost  time.Duration // when the hold is lost; 0 if not within an hour
 	}{
 		{
-			name: "a fixed lease", terms: []func(*Terms){FixedLease(DefaultTTL)}, d: long,
+			name: "a fixed lease", terms: []func(*engine.Terms){FixedLease(DefaultTTL)}, d: long,
 			valid: 10*time.Second + long - longMargin, lease: long, lost: 10*time.Second + long - longMargin,
 		},
 		{
-			name: "never shorter", terms: []func(*Terms){FixedLease(DefaultTTL)}, d: time.Second,
+			name: "never shorter", terms: []func(*engine.Terms){FixedLease(DefaultTTL)}, d: time.Second,
 			valid: DefaultTTL - testMargin, lease: 20 * time.Second, lost: DefaultTTL - testMargin,
 		},
 		{name: "a renewed hold", d: long, valid: 10*time.Second + long - testMargin, lease: long},
 		{
-			name: "the limit moves", terms: []func(*Terms){MaxHold(time.Minute)}, d: long,
+			name: "the limit moves", terms: []func(*engine.Terms){MaxHold(time.Minute)}, d: long,
 			valid: 10*time.Second + long - longMargin, lease: long, lost: 10*time.Second + long - longMargin,
 		},
 	} {
@@ -215,7 +215,7 @@ func TestExtend(t *testing.T) {
 			if tt.lost > 0 {
 				<-Carry(hold).Done()
 				assert.Equal(t, tt.lost, s.Now())
-				require.ErrorIs(t, hold.Extend(t.Context(), long, nil), ErrLost)
+				require.ErrorIs(t, hold.Extend(t.Context(), long, nil), engine.ErrLost)
 				_ = hold.Release(t.Context())
 			} else {
 				Sleep(time.Hour)
@@ -231,50 +231,53 @@ func TestCheckAndExtendReportHowTheHoldEnded(t *testing.T) {
 	invalid := errors.New("not positive")
 	for _, tt := range []struct {
 		name   string
-		act    func(t *testing.T, s *Server, c *Client, h *Hold)
+		act    func(t *testing.T, s *Server, c *Client, h *engine.Hold)
 		check  error
 		extend error // with an invalid duration
 	}{
-		{name: "live", act: func(*testing.T, *Server, *Client, *Hold) {}, extend: invalid},
+		{name: "live", act: func(*testing.T, *Server, *Client, *engine.Hold) {}, extend: invalid},
 		{
-			name: "released", act: func(t *testing.T, _ *Server, _ *Client, h *Hold) { Release(t, h) },
-			check: ErrReleased, extend: ErrReleased,
+			name: "released", act: func(t *testing.T, _ *Server, _ *Client, h *engine.Hold) { Release(t, h) },
+			check: engine.ErrReleased, extend: engine.ErrReleased,
 		},
 		{
-			name: "detached", act: func(_ *testing.T, _ *Server, _ *Client, h *Hold) { h.Detach() }, check: ErrReleased,
-			extend: ErrReleased,
+			name: "detached", act: func(_ *testing.T, _ *Server, _ *Client,
+				h *engine.Hold) {
+				h.Detach()
+			}, check: engine.ErrReleased,
+			extend: engine.ErrReleased,
 		},
 		{
-			name: "lost, not known yet", act: func(_ *testing.T, s *Server, _ *Client, _ *Hold) { s.Forget("x") },
-			check: ErrLost, extend: ErrLost,
+			name: "lost, not known yet", act: func(_ *testing.T, s *Server, _ *Client, _ *engine.Hold) { s.Forget("x") },
+			check: engine.ErrLost, extend: engine.ErrLost,
 		},
 		{
-			name: "lost", act: func(_ *testing.T, s *Server, _ *Client, _ *Hold) { s.Forget("x"); Sleep(time.Minute) },
-			check: ErrLost, extend: ErrLost,
+			name: "lost", act: func(_ *testing.T, s *Server, _ *Client, _ *engine.Hold) { s.Forget("x"); Sleep(time.Minute) },
+			check: engine.ErrLost, extend: engine.ErrLost,
 		},
 		{
 			name:  "unreachable",
-			act:   func(_ *testing.T, s *Server, _ *Client, _ *Hold) { s.Script("check", Fault{Err: ErrDown}) },
+			act:   func(_ *testing.T, s *Server, _ *Client, _ *engine.Hold) { s.Script("check", Fault{Err: ErrDown}) },
 			check: ErrDown, extend: invalid,
 		},
 		{
-			name: "its release is under way", check: ErrReleased, extend: ErrReleased,
-			act: func(t *testing.T, s *Server, _ *Client, h *Hold) {
+			name: "its release is under way", check: engine.ErrReleased, extend: engine.ErrReleased,
+			act: func(t *testing.T, s *Server, _ *Client, h *engine.Hold) {
 				s.Script("release", Fault{Reply: time.Second})
 				StartRelease(t, h)
 			},
 		},
 		{
-			name: "the client closed", check: ErrClosed, extend: ErrClosed,
-			act: func(_ *testing.T, _ *Server, c *Client, _ *Hold) {
+			name: "the client closed", check: engine.ErrClosed, extend: engine.ErrClosed,
+			act: func(_ *testing.T, _ *Server, c *Client, _ *engine.Hold) {
 				ctx, cancel := context.WithCancel(context.Background())
 				cancel()
 				_ = c.Shut(ctx)
 			},
 		},
 		{
-			name: "released, and the client closed", check: ErrReleased, extend: ErrReleased,
-			act: func(t *testing.T, _ *Server, c *Client, h *Hold) {
+			name: "released, and the client closed", check: engine.ErrReleased, extend: engine.ErrReleased,
+			act: func(t *testing.T, _ *Server, c *Client, h *engine.Hold) {
 				Release(t, h)
 				require.NoError(t, c.Shut(t.Context()))
 			},
@@ -301,8 +304,8 @@ func TestCheckAndExtendReportHowTheHoldEnded(t *testing.T) {
 func TestHoldWithoutALeaseCannotBeCheckedOrLost(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		hold := Acquire(t, t.Context(), s.Client(t, "a").Semaphore("x"))
-		require.ErrorIs(t, hold.Check(t.Context()), ErrUnsupported)
-		require.ErrorIs(t, hold.Extend(t.Context(), time.Second, nil), ErrUnsupported)
+		require.ErrorIs(t, hold.Check(t.Context()), engine.ErrUnsupported)
+		require.ErrorIs(t, hold.Extend(t.Context(), time.Second, nil), engine.ErrUnsupported)
 		assert.Zero(t, hold.ValidUntil())
 		assert.True(t, hold.Ownership().IsRemembered())
 		Sleep(23 * time.Hour)
@@ -317,16 +320,16 @@ func TestHoldWithoutALeaseCannotBeCheckedOrLost(t *testing.T) {
 func TestAnswerThatComesTooLateIsALoss(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		term   func(*Terms)
-		reason LossReason
+		term   func(*engine.Terms)
+		reason engine.LossReason
 	}{
-		{"fixed lease", FixedLease(time.Second), LossLimit},
-		{"renewed lease", TTL(time.Second), LossExpired},
+		{"fixed lease", FixedLease(time.Second), engine.LossLimit},
+		{"renewed lease", TTL(time.Second), engine.LossExpired},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			c := s.Client(t, "a")
 			reported := c.Errors.Lost
-			c.Errors.Lost = func(loss Loss) error {
+			c.Errors.Lost = func(loss engine.Loss) error {
 				Sleep(100 * ms)
 				return reported(loss)
 			}
@@ -335,7 +338,7 @@ func TestAnswerThatComesTooLateIsALoss(t *testing.T) {
 			Sleep(950 * ms)
 			s.Script("check", Fault{Reply: 45 * ms})
 			require.Equal(t, tt.reason, LossOf(t, hold.Check(t.Context())).Reason)
-			require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+			require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
 		})
 	}
 }
@@ -358,37 +361,37 @@ func TestShortFirstLeaseIsRenewedInTime(t *testing.T) {
 // A hold is asked about every third of its TTL, even if it was promised a longer lease.
 func TestRenewalsContinueUnderALongLease(t *testing.T) {
 	const short = 6 * time.Second
-	extend := func(t *testing.T, _ *Client, hold *Hold) {
+	extend := func(t *testing.T, _ *Client, hold *engine.Hold) {
 		require.NoError(t, hold.Extend(t.Context(), time.Hour, nil))
 	}
 	for _, tt := range []struct {
 		name  string
-		terms []func(*Terms)
+		terms []func(*engine.Terms)
 		grant time.Duration // of the first lease; 0 for the requested one
-		act   func(t *testing.T, c *Client, hold *Hold)
+		act   func(t *testing.T, c *Client, hold *engine.Hold)
 		every time.Duration
 	}{
 		{name: "extended", act: extend, every: DefaultTTL / 3},
 		{
-			name: "extended beyond its maximum hold time", terms: []func(*Terms){MaxHold(time.Minute)},
+			name: "extended beyond its maximum hold time", terms: []func(*engine.Terms){MaxHold(time.Minute)},
 			act: extend, every: DefaultTTL / 3,
 		},
 		{name: "a short first lease, extended", grant: short, act: extend, every: short / 3},
 		{
 			name: "a nested hold with a long lease", every: DefaultTTL / 3,
-			act: func(t *testing.T, c *Client, hold *Hold) {
+			act: func(t *testing.T, c *Client, hold *engine.Hold) {
 				_ = Acquire(t, Carry(hold), c.Lock("x"), FixedLease(time.Hour))
 			},
 		},
 		{
 			name: "a nested hold with a long TTL", every: time.Hour / 3 / 128, // the longest such period below DefaultTTL/3
-			act: func(t *testing.T, c *Client, hold *Hold) {
+			act: func(t *testing.T, c *Client, hold *engine.Hold) {
 				_ = Acquire(t, Carry(hold), c.Lock("x"), TTL(time.Hour))
 			},
 		},
 		{
 			name: "an extended nested hold that was released", every: DefaultTTL / 3,
-			act: func(t *testing.T, c *Client, hold *Hold) {
+			act: func(t *testing.T, c *Client, hold *engine.Hold) {
 				inner := Acquire(t, Carry(hold), c.Lock("x"))
 				require.NoError(t, inner.Extend(t.Context(), time.Hour, nil))
 				Release(t, inner)
@@ -407,7 +410,7 @@ func TestRenewalsContinueUnderALongLease(t *testing.T) {
 			case <-time.After(2 * time.Hour):
 			}
 			assert.Equal(t, tt.every, s.Now())
-			assert.Equal(t, LossGone, LossOf(t, context.Cause(Carry(hold))).Reason)
+			assert.Equal(t, engine.LossGone, LossOf(t, context.Cause(Carry(hold))).Reason)
 		})
 	}
 }
@@ -421,11 +424,12 @@ func TestLossIsToldToAllNestedHolds(t *testing.T) {
 		released := Acquire(t, Carry(outer), r)
 		Release(t, released)
 		s.Forget("x")
-		require.ErrorIs(t, inner.Release(t.Context()), ErrLost)
-		require.ErrorIs(t, context.Cause(Carry(outer)), ErrLost)
-		require.ErrorIs(t, outer.Release(t.Context()), ErrLost)
-		assert.Equal(t, []EventKind{
-			EventAcquired, EventNested, EventNested, EventReleased, EventLost, EventLost,
+		require.ErrorIs(t, inner.Release(t.Context()), engine.ErrLost)
+		require.ErrorIs(t, context.Cause(Carry(outer)), engine.ErrLost)
+		require.ErrorIs(t, outer.Release(t.Context()), engine.ErrLost)
+		assert.Equal(t, []engine.EventKind{
+			engine.EventAcquired, engine.EventNested, engine.EventNested,
+			engine.EventReleased, engine.EventLost, engine.EventLost,
 		}, c.Kinds())
 	})
 }
@@ -438,8 +442,8 @@ func TestNestedAcquisitionFailsIfTheOwnershipIsLost(t *testing.T) {
 		s.Script("check", Fault{Delay: 500 * ms})
 		nested := StartAcquire(t, carryLost(outer), r)
 		s.Forget("x")
-		require.ErrorIs(t, outer.Check(t.Context()), ErrLost)
-		require.ErrorIs(t, nested.WaitErr(), ErrLost)
+		require.ErrorIs(t, outer.Check(t.Context()), engine.ErrLost)
+		require.ErrorIs(t, nested.WaitErr(), engine.ErrLost)
 		_ = outer.Release(t.Context())
 	})
 }
@@ -451,9 +455,9 @@ func TestNestedHoldsHaveLimitsOfTheirOwn(t *testing.T) {
 		outer := Acquire(t, t.Context(), r)
 		inner := Acquire(t, Carry(outer), r, FixedLease(12*time.Second))
 		Sleep(12 * time.Second)
-		require.ErrorIs(t, context.Cause(Carry(inner)), ErrLost)
+		require.ErrorIs(t, context.Cause(Carry(inner)), engine.ErrLost)
 		assert.NoError(t, Carry(outer).Err())
-		require.ErrorIs(t, inner.Release(t.Context()), ErrLost)
+		require.ErrorIs(t, inner.Release(t.Context()), engine.ErrLost)
 		Sleep(time.Minute)
 		assert.NoError(t, Carry(outer).Err())
 		Release(t, outer)
@@ -462,9 +466,9 @@ func TestNestedHoldsHaveLimitsOfTheirOwn(t *testing.T) {
 		outer = Acquire(t, t.Context(), r, FixedLease(12*time.Second))
 		inner = Acquire(t, carryLost(outer), r)
 		Sleep(time.Minute)
-		require.ErrorIs(t, context.Cause(Carry(outer)), ErrLost)
+		require.ErrorIs(t, context.Cause(Carry(outer)), engine.ErrLost)
 		assert.NoError(t, inner.Context(nil).Err())
-		require.ErrorIs(t, outer.Release(t.Context()), ErrLost)
+		require.ErrorIs(t, outer.Release(t.Context()), engine.ErrLost)
 		Sleep(time.Minute)
 		assert.Equal(t, []string{inner.ID()}, s.IDs("x"), "the release of a lapsed hold does not free the others")
 		Release(t, inner)
@@ -475,27 +479,29 @@ func TestNestedHoldsHaveLimitsOfTheirOwn(t *testing.T) {
 func TestReleaseShortensTheLease(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
-		outer, inner []func(*Terms)
-		act          func(t *testing.T, outer, inner *Hold)
+		outer, inner []func(*engine.Terms)
+		act          func(t *testing.T, outer, inner *engine.Hold)
 		want         time.Duration // the lease after the inner hold's release, at 1 s
 	}{
 		{
-			name: "to the rest of a fixed lease", outer: []func(*Terms){FixedLease(20 * time.Second)},
+			name: "to the rest of a fixed lease", outer: []func(*engine.Terms){FixedLease(20 * time.Second)},
 			want: 19 * time.Second,
 		},
-		{name: "to the TTL of a renewed hold", outer: []func(*Terms){TTL(10 * time.Second)}, want: 10 * time.Second},
+		{name: "to the TTL of a renewed hold", outer: []func(*engine.Terms){TTL(10 * time.Second)}, want: 10 * time.Second},
 		{
-			name: "to a maximum hold time", outer: []func(*Terms){TTL(10 * time.Second), MaxHold(5 * time.Second)},
+			name: "to a maximum hold time", outer: []func(*engine.Terms){TTL(10 * time.Second), MaxHold(5 * time.Second)},
 			want: 4 * time.Second,
 		},
 		{
-			name: "to what an extension got", outer: []func(*Terms){FixedLease(5 * time.Second)},
-			act:  func(t *testing.T, outer, _ *Hold) { require.NoError(t, outer.Extend(t.Context(), time.Minute, nil)) },
+			name: "to what an extension got", outer: []func(*engine.Terms){FixedLease(5 * time.Second)},
+			act: func(t *testing.T, outer, _ *engine.Hold) {
+				require.NoError(t, outer.Extend(t.Context(), time.Minute, nil))
+			},
 			want: time.Minute,
 		},
 		{
-			name: "not below a detached hold's", outer: []func(*Terms){FixedLease(5 * time.Second)},
-			act: func(_ *testing.T, outer, _ *Hold) { outer.Detach() }, want: DefaultTTL - time.Second,
+			name: "not below a detached hold's", outer: []func(*engine.Terms){FixedLease(5 * time.Second)},
+			act: func(_ *testing.T, outer, _ *engine.Hold) { outer.Detach() }, want: DefaultTTL - time.Second,
 		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
@@ -523,7 +529,7 @@ func TestReleaseFreesWhatOnlyLapsedHoldsAreLeftOf(t *testing.T) {
 		Sleep(10 * time.Second)
 		Release(t, inner)
 		s.RequireFree(t)
-		require.ErrorIs(t, outer.Release(t.Context()), ErrLost)
+		require.ErrorIs(t, outer.Release(t.Context()), engine.ErrLost)
 	})
 }
 
@@ -550,7 +556,7 @@ func TestExtendWaitsForAShorteningRelease(t *testing.T) {
 			inner := Acquire(t, Carry(outer), r)
 			s.Script("count", tt.faults...)
 			released := StartRelease(t, inner)
-			extended := Start(t, func() (*Hold, error) { return nil, outer.Extend(t.Context(), time.Minute, nil) })
+			extended := Start(t, func() (*engine.Hold, error) { return nil, outer.Extend(t.Context(), time.Minute, nil) })
 			extended.End()
 			if tt.failed {
 				require.ErrorIs(t, extended.Err, ErrDown, "the old release may still shorten the lease")
@@ -577,9 +583,9 @@ func TestVerifyEndsAHoldThatTheServerDoesNotKnow(t *testing.T) {
 		s.Script("check", Fault{Err: ErrDown})
 		require.ErrorIs(t, hold.Ownership().Verify(t.Context()), ErrDown)
 		s.Forget("x")
-		require.ErrorIs(t, hold.Ownership().Verify(t.Context()), ErrLost)
+		require.ErrorIs(t, hold.Ownership().Verify(t.Context()), engine.ErrLost)
 		Settle()
-		assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds())
+		assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventLost}, c.Kinds())
 		_ = hold.Release(t.Context())
 	})
 }
@@ -590,13 +596,13 @@ func TestDetachLeavesTheLockToItsLease(t *testing.T) {
 		hold := Acquire(t, t.Context(), c.Lock("x"))
 		assert.True(t, hold.Detach())
 		assert.False(t, hold.Detach())
-		require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
-		require.ErrorIs(t, context.Cause(Carry(hold)), ErrReleased)
+		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrReleased)
+		require.ErrorIs(t, context.Cause(Carry(hold)), engine.ErrReleased)
 		assert.Len(t, s.Log, 1)
 		assert.Equal(t, []string{hold.ID()}, s.IDs("x"))
 		Sleep(DefaultTTL)
 		s.RequireFree(t)
-		assert.Equal(t, []EventKind{EventAcquired, EventDetached}, c.Kinds())
+		assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventDetached}, c.Kinds())
 	})
 }
 
@@ -608,13 +614,13 @@ func TestForgottenHoldIsNotRenewed(t *testing.T) {
 		hold.ReportLeak()
 		Sleep(DefaultTTL)
 		s.RequireFree(t)
-		assert.Equal(t, []EventKind{EventAcquired, EventLeaked}, c.Kinds())
+		assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventLeaked}, c.Kinds())
 		assert.Empty(t, s.Sent("renew"))
 
 		released := Acquire(t, t.Context(), c.Lock("x"))
 		Release(t, released)
 		released.ReportLeak()
-		assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds()[2:])
+		assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventReleased}, c.Kinds()[2:])
 	})
 }
 
@@ -632,8 +638,8 @@ func TestAdoptedHoldIsRenewedAndReleased(t *testing.T) {
 		s.RequireFree(t)
 		require.NoError(t, c.Shut(t.Context()))
 		_, err = r.NewAdoptedHold(t.Context(), q, time.Now().Add(-DefaultTTL))
-		require.ErrorIs(t, err, ErrLost, "the answer took longer than the lease lasts")
-		require.ErrorIs(t, ErrOf(r.NewAdoptedHold(t.Context(), q, time.Now())), ErrClosed)
+		require.ErrorIs(t, err, engine.ErrLost, "the answer took longer than the lease lasts")
+		require.ErrorIs(t, ErrOf(r.NewAdoptedHold(t.Context(), q, time.Now())), engine.ErrClosed)
 	})
 }
 
@@ -647,8 +653,8 @@ func TestHoldTagsCountsHoldsThatAreOldEnough(t *testing.T) {
 		}
 		got, oldest, next := tags()
 		assert.Empty(t, got)
-		assert.Equal(t, time.Duration(Never), oldest)
-		assert.Equal(t, time.Duration(Never), next)
+		assert.Equal(t, time.Duration(engine.Never), oldest)
+		assert.Equal(t, time.Duration(engine.Never), next)
 
 		first := Acquire(t, t.Context(), c.Lock("x"))
 		semaphore := Acquire(t, t.Context(), c.Semaphore("s"))
@@ -665,9 +671,9 @@ func TestHoldTagsCountsHoldsThatAreOldEnough(t *testing.T) {
 		Sleep(30 * time.Second)
 		got, _, next = tags()
 		assert.ElementsMatch(t, []string{first.ID(), second.ID()}, got)
-		assert.Equal(t, time.Duration(Never), next)
-		owned := c.LeasedOwnerships(func(h *Hold) bool { return h != first })
-		assert.Equal(t, []*Ownership{second.Ownership()}, owned)
+		assert.Equal(t, time.Duration(engine.Never), next)
+		owned := c.LeasedOwnerships(func(h *engine.Hold) bool { return h != first })
+		assert.Equal(t, []*engine.Ownership{second.Ownership()}, owned)
 		Release(t, first, semaphore)
 		got, oldest, _ = tags()
 		assert.Equal(t, []string{second.ID()}, got)

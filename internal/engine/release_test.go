@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/failure"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
@@ -22,13 +22,13 @@ func TestOnlyTheFirstReleaseFreesTheLock(t *testing.T) {
 		s.Script("release", Fault{Delay: time.Second})
 		first := StartRelease(t, hold)
 		second := StartRelease(t, hold)
-		require.ErrorIs(t, second.WaitErr(), ErrReleased)
-		require.ErrorIs(t, second.Err, ErrNotHeld)
+		require.ErrorIs(t, second.WaitErr(), engine.ErrReleased)
+		require.ErrorIs(t, second.Err, engine.ErrNotHeld)
 		first.Wait()
-		require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
-		require.ErrorIs(t, context.Cause(ctx), ErrReleased)
+		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrReleased)
+		require.ErrorIs(t, context.Cause(ctx), engine.ErrReleased)
 		assert.Len(t, s.Sent("release"), 1)
-		assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds())
+		assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventReleased}, c.Kinds())
 	})
 }
 
@@ -68,21 +68,21 @@ func TestReleaseWithoutAnAnswerGoesOnInTheBackground(t *testing.T) {
 		},
 		{
 			name: "a long command timeout does not bind it", timeout: time.Minute, faults: []Fault{lost},
-			at: ReleaseTimeout, free: ReleaseTimeout,
+			at: engine.ReleaseTimeout, free: engine.ReleaseTimeout,
 		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.KeepLeases()
-			c := s.Client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout })
+			c := s.Client(t, "a", func(config *engine.Config) { config.CommandTimeout = tt.timeout })
 			hold := Acquire(t, t.Context(), c.Lock("x"))
 			s.Script("release", tt.faults...)
 			released := StartRelease(t, hold)
 			require.True(t, failure.Of(released.WaitErr()).Retry())
 			assert.Equal(t, tt.at, released.At.Sub(s.Start))
-			require.ErrorIs(t, context.Cause(Carry(hold)), ErrReleased)
-			assert.Equal(t, []EventKind{EventAcquired, EventReleaseFailed}, c.Kinds())
-			next := Start(t, func() (*Hold, error) {
-				return s.Client(t, "b").Lock("x").Acquire(t.Context(), NewTerms(), Forever)
+			require.ErrorIs(t, context.Cause(Carry(hold)), engine.ErrReleased)
+			assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventReleaseFailed}, c.Kinds())
+			next := Start(t, func() (*engine.Hold, error) {
+				return s.Client(t, "b").Lock("x").Acquire(t.Context(), NewTerms(), engine.Forever)
 			})
 			Release(t, next.Wait())
 			assert.InDelta(t, max(tt.free, tt.at), next.At.Sub(s.Start), float64(100*ms))
@@ -97,29 +97,29 @@ func TestReleaseWithoutAnAnswerGoesOnInTheBackground(t *testing.T) {
 func TestRepeatedReleaseEnds(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		open  func(c *Client) *Resource
-		terms []func(*Terms)
+		open  func(c *Client) *engine.Resource
+		terms []func(*engine.Terms)
 		last  time.Duration // of the last repetition, about
 	}{
-		{name: "with the lease", open: func(c *Client) *Resource { return c.Lock("x") }, last: DefaultTTL},
+		{name: "with the lease", open: func(c *Client) *engine.Resource { return c.Lock("x") }, last: DefaultTTL},
 		{
-			name: "with a longer lease", open: func(c *Client) *Resource { return c.Lock("x") },
-			terms: []func(*Terms){FixedLease(5 * time.Minute)}, last: 5 * time.Minute,
+			name: "with a longer lease", open: func(c *Client) *engine.Resource { return c.Lock("x") },
+			terms: []func(*engine.Terms){FixedLease(5 * time.Minute)}, last: 5 * time.Minute,
 		},
 		{
-			name: "a shared id: with the lease", open: func(c *Client) *Resource { return c.Lock("x") },
-			terms: []func(*Terms){OwnedBy("me"), FixedLease(5 * time.Minute)}, last: 5 * time.Minute,
+			name: "a shared id: with the lease", open: func(c *Client) *engine.Resource { return c.Lock("x") },
+			terms: []func(*engine.Terms){OwnedBy("me"), FixedLease(5 * time.Minute)}, last: 5 * time.Minute,
 		},
 		{
 			name:  "a shared id, late: with the time that others may keep its count",
-			terms: []func(*Terms){OwnedBy("me"), FixedLease(5 * time.Second)}, last: 50*time.Second - CommandTimeout,
-			open: func(c *Client) *Resource {
+			terms: []func(*engine.Terms){OwnedBy("me"), FixedLease(5 * time.Second)}, last: 50*time.Second - CommandTimeout,
+			open: func(c *Client) *engine.Resource {
 				return c.Lock("x")
 			},
 		},
 		{
 			name: "without a lease: with the memory of the acquisition", last: 2 * time.Minute,
-			open: func(c *Client) *Resource {
+			open: func(c *Client) *engine.Resource {
 				r := c.Semaphore("x")
 				r.Traits.Remembered = time.Hour + 2*time.Minute
 				return r
@@ -127,7 +127,7 @@ func TestRepeatedReleaseEnds(t *testing.T) {
 		},
 		{
 			name: "without a lease, late: with the memory of the release", last: 50*time.Second - CommandTimeout,
-			open: func(c *Client) *Resource {
+			open: func(c *Client) *engine.Resource {
 				r := c.Semaphore("x")
 				r.Traits.Remembered = time.Hour + time.Second
 				return r
@@ -151,10 +151,10 @@ func TestReleaseReturnsErrLost(t *testing.T) {
 		c := s.Client(t, "a")
 		hold := Acquire(t, t.Context(), c.Lock("x"))
 		s.Forget("x")
-		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
-		require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
-		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
-		assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds())
+		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrReleased)
+		require.ErrorIs(t, context.Cause(Carry(hold)), engine.ErrLost)
+		assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventLost}, c.Kinds())
 	})
 }
 
@@ -171,13 +171,13 @@ func TestReleaseWhileACommandOfASiblingIsStuck(t *testing.T) {
 		{name: "answered soon", timeout: CommandTimeout, fault: Fault{Delay: time.Second}, at: time.Second},
 		{name: "given up soon", timeout: CommandTimeout, fault: Fault{Lost: true}, at: CommandTimeout},
 		{
-			name: "stuck for long", timeout: time.Minute, fault: Fault{Delay: 20 * time.Second}, at: ReleaseTimeout,
+			name: "stuck for long", timeout: time.Minute, fault: Fault{Delay: 20 * time.Second}, at: engine.ReleaseTimeout,
 			failed: true,
 		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.KeepLeases()
-			r := s.Client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout }).Reader("x")
+			r := s.Client(t, "a", func(config *engine.Config) { config.CommandTimeout = tt.timeout }).Reader("x")
 			outer := Acquire(t, t.Context(), r)
 			inner := Acquire(t, Carry(outer), r)
 			s.Script("nest", tt.fault)
@@ -187,7 +187,7 @@ func TestReleaseWhileACommandOfASiblingIsStuck(t *testing.T) {
 			assert.Equal(t, tt.at, released.At.Sub(s.Start))
 			assert.Equal(t, tt.failed, released.Err != nil)
 			if tt.failed {
-				require.ErrorIs(t, released.Err, ErrSiblingStuck)
+				require.ErrorIs(t, released.Err, engine.ErrSiblingStuck)
 			}
 			nested.End()
 			Sleep(5 * time.Second)
@@ -207,9 +207,9 @@ func TestReleaseWhileACommandOfASiblingIsStuck(t *testing.T) {
 func TestReleaseWhoseTurnComesWhenItsTimeIsOver(t *testing.T) {
 	for range 20 {
 		Bubble(t, func(t *testing.T, s *Server) {
-			c := s.Client(t, "a", func(config *Config) { config.CommandTimeout = ReleaseTimeout })
+			c := s.Client(t, "a", func(config *engine.Config) { config.CommandTimeout = engine.ReleaseTimeout })
 			outer := Acquire(t, t.Context(), c.Reader("x"))
-			holds := []*Hold{outer}
+			holds := []*engine.Hold{outer}
 			for range 3 {
 				holds = append(holds, Acquire(t, Carry(outer), c.Reader("x")))
 			}
@@ -220,7 +220,7 @@ func TestReleaseWhoseTurnComesWhenItsTimeIsOver(t *testing.T) {
 			}
 			for _, r := range releases {
 				assert.True(t, failure.Of(r.WaitErr()).InDoubt(), "%v", r.Err)
-				assert.Equal(t, ReleaseTimeout, r.At.Sub(s.Start))
+				assert.Equal(t, engine.ReleaseTimeout, r.At.Sub(s.Start))
 			}
 			s.ResetFaults()
 			Sleep(time.Minute)
@@ -237,7 +237,7 @@ func TestReleasesOfSiblingsAtTheSameTime(t *testing.T) {
 		fault Fault
 	}{
 		{name: "freed", act: func(*Server) {}, fault: Fault{Delay: time.Second}},
-		{name: "lost", act: func(s *Server) { s.Forget("x") }, want: ErrLost, fault: Fault{Delay: time.Second}},
+		{name: "lost", act: func(s *Server) { s.Forget("x") }, want: engine.ErrLost, fault: Fault{Delay: time.Second}},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			r := s.Client(t, "a").Reader("x")
@@ -295,7 +295,7 @@ func TestRepeatedReleaseSucceedsIfTheFirstCopyDid(t *testing.T) {
 		want  error
 	}{
 		{name: "the first one was executed", fault: Fault{Twice: true}},
-		{name: "taken by force, sent once", taken: true, want: ErrLost},
+		{name: "taken by force, sent once", taken: true, want: engine.ErrLost},
 		{name: "taken by force and sent twice: it looks released", fault: Fault{Twice: true}, taken: true},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
@@ -317,9 +317,9 @@ func TestRepeatedReleaseSucceedsIfTheFirstCopyDid(t *testing.T) {
 // A stopped process finds out that its lease is over only when it resumes. Then a release that
 // finds nothing has lost the lock, even if it was sent twice.
 func TestRepeatedReleaseAfterTheLeaseIsALoss(t *testing.T) {
-	repeated := Released{Lost: true, InDoubt: true}
+	repeated := engine.Released{Lost: true, InDoubt: true}
 	Bubble(t, func(t *testing.T, s *Server) {
-		hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), func(terms *Terms) { terms.Renew = false })
+		hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), func(terms *engine.Terms) { terms.Renew = false })
 		o := hold.Ownership()
 		Sleep(DefaultTTL - ms)
 		assert.False(t, o.IsLoss(repeated, time.Now()))
@@ -360,7 +360,7 @@ func TestReleaseBesideARepetitionThatFrees(t *testing.T) {
 					hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"))
 					o := hold.Ownership()
 					require.True(t, o.LockWire()) // by a command under way
-					repeat := func() (*Hold, error) { o.WriteCountLater(t.Context(), CommandTimeout); return nil, nil }
+					repeat := func() (*engine.Hold, error) { o.WriteCountLater(t.Context(), CommandTimeout); return nil, nil }
 					if i%2 == 0 {
 						Start(t, repeat)
 					}
@@ -371,7 +371,7 @@ func TestReleaseBesideARepetitionThatFrees(t *testing.T) {
 					s.Script("release", tt.fault)
 					o.UnlockWire()
 					released.End()
-					require.NotErrorIs(t, released.Err, ErrLost)
+					require.NotErrorIs(t, released.Err, engine.ErrLost)
 					Sleep(time.Minute)
 				})
 			}
@@ -387,12 +387,12 @@ func TestAHookThatPanicsLeavesNothingLocked(t *testing.T) {
 			RunBubble(t, fmt.Sprintf("%s, executed: %v", op, executed), func(t *testing.T, s *Server) {
 				s.KeepLeases()
 				c := s.Client(t, "a")
-				for _, r := range []*Resource{c.Lock("x"), c.Semaphore("y"), c.Writer("z")} {
+				for _, r := range []*engine.Resource{c.Lock("x"), c.Semaphore("y"), c.Writer("z")} {
 					s.Script(op, Fault{Panic: true, Twice: executed})
 					require.PanicsWithValue(t, "hook", func() {
 						h := Acquire(t, t.Context(), r)
 						ctx := Carry(h)
-						defer func() { require.ErrorIs(t, context.Cause(ctx), ErrReleased) }()
+						defer func() { require.ErrorIs(t, context.Cause(ctx), engine.ErrReleased) }()
 						Release(t, h)
 					})
 					Sleep(time.Second) // the background frees it

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 	"github.com/redlatch/redlatch/internal/waitq"
 )
@@ -17,7 +17,8 @@ import (
 // busy starts goroutines that acquire and release a lock until ctx ends. Each holds it for 1 ms, or
 // for 5 ms as a reader. busy returns the time of each acquisition.
 func busy(
-	ctx context.Context, t *testing.T, wg *sync.WaitGroup, r *Resource, goroutines int, options ...func(*Terms),
+	ctx context.Context, t *testing.T, wg *sync.WaitGroup, r *engine.Resource, goroutines int,
+	options ...func(*engine.Terms),
 ) (at *[]time.Duration) {
 	var mu sync.Mutex
 	began := time.Now()
@@ -25,7 +26,7 @@ func busy(
 	for i := range goroutines {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				hold, err := r.Acquire(ctx, NewTerms(options...), Forever)
+				hold, err := r.Acquire(ctx, NewTerms(options...), engine.Forever)
 				if err != nil {
 					continue
 				}
@@ -57,11 +58,11 @@ func TestOthersHaveTheirTurnAfterEachCohort(t *testing.T) {
 	poll := Polling(5*ms, 60*ms)
 	for _, tt := range []struct {
 		name    string
-		mine    func(c *Client, name string) *Resource
-		others  func(c *Client, name string) *Resource
+		mine    func(c *Client, name string) *engine.Resource
+		others  func(c *Client, name string) *engine.Resource
 		clients int
 		away    time.Duration // the others
-		options []func(*Terms)
+		options []func(*engine.Terms)
 		own     bool // the others are on the same client
 		hangs   bool // they never try, though they hear all messages
 		cycle   time.Duration
@@ -81,16 +82,16 @@ func TestOthersHaveTheirTurnAfterEachCohort(t *testing.T) {
 			cycle: 400 * ms, idle: waitq.MaxTurn,
 		},
 		{
-			name: "a client that polls", mine: line, others: line, clients: 1, options: []func(*Terms){poll},
+			name: "a client that polls", mine: line, others: line, clients: 1, options: []func(*engine.Terms){poll},
 			cycle: 400 * ms, idle: 80 * ms,
 		},
 		{
 			name: "a writer, and a client that polls", mine: (*Client).CohortWriter, others: (*Client).CohortWriter,
-			clients: 1, options: []func(*Terms){poll}, cycle: 400 * ms, idle: 80 * ms,
+			clients: 1, options: []func(*engine.Terms){poll}, cycle: 400 * ms, idle: 80 * ms,
 		},
 		{
 			name: "a writer, and a reader that polls", mine: (*Client).CohortWriter, others: (*Client).Reader,
-			clients: 1, options: []func(*Terms){poll}, cycle: 400 * ms, idle: 80 * ms,
+			clients: 1, options: []func(*engine.Terms){poll}, cycle: 400 * ms, idle: 80 * ms,
 		},
 		{
 			name: "a writer, and two clients that read", mine: (*Client).CohortWriter, others: (*Client).Reader,
@@ -98,7 +99,7 @@ func TestOthersHaveTheirTurnAfterEachCohort(t *testing.T) {
 		},
 		{
 			name: "a client that polls itself", mine: line, others: line, clients: 1, own: true,
-			options: []func(*Terms){poll}, cycle: 400 * ms, idle: 80 * ms,
+			options: []func(*engine.Terms){poll}, cycle: 400 * ms, idle: 80 * ms,
 		},
 		{
 			name: "a writer and its own readers", mine: (*Client).CohortWriter, others: (*Client).Reader,
@@ -128,7 +129,7 @@ func TestOthersHaveTheirTurnAfterEachCohort(t *testing.T) {
 				}
 				switch {
 				case tt.hangs:
-					defer s.NewSubscription(c, "x", func(Message) {}).Close()
+					defer s.NewSubscription(c, "x", func(engine.Message) {}).Close()
 				default:
 					s.SetAway(c, tt.away)
 					others = append(others, busy(ctx, t, &wg, tt.others(c, "x"), goroutines, tt.options...))
@@ -159,16 +160,16 @@ func TestNothingIsHandedOffWhileSomebodyPolls(t *testing.T) {
 	polls := Polling(50*ms, 200*ms)
 	for _, tt := range []struct {
 		name     string
-		kind     func(c *Client, name string) *Resource
-		own      bool           // the client itself polls
-		polls    []func(*Terms) // of the other request
+		kind     func(c *Client, name string) *engine.Resource
+		own      bool                  // the client itself polls
+		polls    []func(*engine.Terms) // of the other request
 		handsOff bool
 	}{
-		{name: "lock", kind: (*Client).Lock, polls: []func(*Terms){polls}},
-		{name: "lock, by the same client", kind: (*Client).Lock, polls: []func(*Terms){polls}, own: true},
+		{name: "lock", kind: (*Client).Lock, polls: []func(*engine.Terms){polls}},
+		{name: "lock, by the same client", kind: (*Client).Lock, polls: []func(*engine.Terms){polls}, own: true},
 		{name: "lock, another client that listens", kind: (*Client).Lock, handsOff: true},
-		{name: "writer", kind: (*Client).CohortWriter, polls: []func(*Terms){polls}},
-		{name: "semaphore", kind: (*Client).Semaphore, polls: []func(*Terms){polls}},
+		{name: "writer", kind: (*Client).CohortWriter, polls: []func(*engine.Terms){polls}},
+		{name: "semaphore", kind: (*Client).Semaphore, polls: []func(*engine.Terms){polls}},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			ctx, stop := context.WithCancel(t.Context())
@@ -182,7 +183,7 @@ func TestNothingIsHandedOffWhileSomebodyPolls(t *testing.T) {
 			}
 			Sleep(time.Second)
 			assert.NotEmpty(t, s.Sent("handoff"))
-			waiter := Start(t, func() (*Hold, error) {
+			waiter := Start(t, func() (*engine.Hold, error) {
 				// A single attempt leaves no mark, so it has to wait: the lock is held at most
 				// times.
 				return tt.kind(other, "x").Acquire(t.Context(), NewTerms(tt.polls...), 30*time.Second)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
@@ -173,7 +173,7 @@ func TestGiveUpErrorWrapsTheLastFailure(t *testing.T) {
 			s.Seize("x", "other", 0)
 			s.Script("acquire", Fault{}, Fault{Err: err})
 			_, got := c.Lock("x").Acquire(t.Context(), NewTerms(), 50*ms)
-			require.ErrorIs(t, got, ErrNotAcquired)
+			require.ErrorIs(t, got, engine.ErrNotAcquired)
 			require.ErrorIs(t, got, err)
 		})
 	}
@@ -189,18 +189,18 @@ func TestLeavingHeadPassesItsReasonToTryOn(t *testing.T) {
 		want  error
 		at    time.Duration // when the next waiter acquires
 	}{
-		{name: "failed for good", fault: Fault{Err: ErrFatal}, limit: Forever, want: ErrFatal, at: 300 * ms},
+		{name: "failed for good", fault: Fault{Err: ErrFatal}, limit: engine.Forever, want: ErrFatal, at: 300 * ms},
 		{
-			name: "its context ended while its attempt was unanswered", fault: Fault{Lost: true}, limit: Forever,
+			name: "its context ended while its attempt was unanswered", fault: Fault{Lost: true}, limit: engine.Forever,
 			want: errCause, at: 450 * ms,
 		},
 		{
 			name: "gave up while its attempt was unanswered", fault: Fault{Lost: true}, limit: 400 * ms,
-			want: ErrNotAcquired, at: 420 * ms,
+			want: engine.ErrNotAcquired, at: 420 * ms,
 		},
 		{
 			name: "gave up while its attempt failed", fault: Fault{Delay: 110 * ms, Err: ErrDown}, limit: 400 * ms,
-			want: ErrNotAcquired, at: 410 * ms,
+			want: engine.ErrNotAcquired, at: 410 * ms,
 		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
@@ -208,7 +208,7 @@ func TestLeavingHeadPassesItsReasonToTryOn(t *testing.T) {
 			r := s.Client(t, "a").Writer("x")
 			s.Seize("x", "other", 0)
 			ctx, cancel := context.WithCancelCause(t.Context())
-			head := Start(t, func() (*Hold, error) { return r.Acquire(ctx, NewTerms(), tt.limit) })
+			head := Start(t, func() (*engine.Hold, error) { return r.Acquire(ctx, NewTerms(), tt.limit) })
 			next := StartAcquire(t, t.Context(), r)
 			Sleep(300 * ms)
 			s.Script("acquire", tt.fault)
@@ -228,17 +228,17 @@ func TestWaiterThatLeavesUnwokenPassesItsReasonToTryOn(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
 		r := c.Lock("x")
-		first := NewWaiter(r, r.NewRequest(NewTerms()))
-		second := NewWaiter(r, r.NewRequest(NewTerms()))
+		first := engine.NewWaiter(r, r.NewRequest(NewTerms()))
+		second := engine.NewWaiter(r, r.NewRequest(NewTerms()))
 		q := c.JoinLocal(first)
 		require.Same(t, q, c.JoinLocal(second))
 		assert.True(t, q.NextStep(first).Try)
 		assert.False(t, q.NextStep(first).Try, "used")
-		q.Message(Heard)
+		q.Message(engine.Heard)
 		assert.False(t, q.NextStep(second).Try)
-		q.Leave(first, Result{})
+		q.Leave(first, engine.Result{})
 		assert.True(t, q.NextStep(second).Try)
-		q.Leave(second, Result{})
+		q.Leave(second, engine.Result{})
 	})
 }
 
@@ -252,7 +252,7 @@ func TestNextWaiterTriesWhileTheHeadIsStuck(t *testing.T) {
 		s.Script("acquire", Fault{Lost: true}, Fault{Lost: true}) // on a connection that is stuck
 		s.Free("x")
 		third.Wait()
-		assert.Equal(t, 500*ms+StuckAfter+SlowPoll, s.Now())
+		assert.Equal(t, 500*ms+engine.StuckAfter+engine.SlowPoll, s.Now())
 		assert.False(t, head.Returned())
 		assert.False(t, second.Returned())
 		Release(t, third.Hold)
@@ -273,7 +273,7 @@ func TestWaiterInDoubtRetriesBehindTheHead(t *testing.T) {
 		s.Script("acquire", Fault{Lost: true}, Fault{Mute: true})
 		s.Free("x")
 		Release(t, second.Wait())
-		assert.LessOrEqual(t, s.Now(), 500*ms+StuckAfter+CommandTimeout+SlowPoll)
+		assert.LessOrEqual(t, s.Now(), 500*ms+engine.StuckAfter+CommandTimeout+engine.SlowPoll)
 		Release(t, head.Wait())
 	})
 }
@@ -305,17 +305,17 @@ func TestEachRequestThatPollsHasItsOwnPauses(t *testing.T) {
 	slow := Polling(30*time.Minute, 30*time.Minute)
 	for _, tt := range []struct {
 		name    string
-		kind    func(c *Client, name string) *Resource
-		others  []func(*Terms) // of the request that already waits
-		givesUp bool           // the request that already waits
+		kind    func(c *Client, name string) *engine.Resource
+		others  []func(*engine.Terms) // of the request that already waits
+		givesUp bool                  // the request that already waits
 	}{
-		{name: "lock, beside a slow one", kind: (*Client).Lock, others: []func(*Terms){slow}},
-		{name: "lock, after a slow one", kind: (*Client).Lock, others: []func(*Terms){slow}, givesUp: true},
+		{name: "lock, beside a slow one", kind: (*Client).Lock, others: []func(*engine.Terms){slow}},
+		{name: "lock, after a slow one", kind: (*Client).Lock, others: []func(*engine.Terms){slow}, givesUp: true},
 		{name: "lock, beside one that listens", kind: (*Client).Lock},
-		{name: "writer, beside a slow one", kind: (*Client).Writer, others: []func(*Terms){slow}},
+		{name: "writer, beside a slow one", kind: (*Client).Writer, others: []func(*engine.Terms){slow}},
 		{name: "writer, beside one that listens", kind: (*Client).Writer},
-		{name: "reader, beside a slow one", kind: (*Client).Reader, others: []func(*Terms){slow}},
-		{name: "semaphore, beside a slow one", kind: (*Client).Semaphore, others: []func(*Terms){slow}},
+		{name: "reader, beside a slow one", kind: (*Client).Reader, others: []func(*engine.Terms){slow}},
+		{name: "semaphore, beside a slow one", kind: (*Client).Semaphore, others: []func(*engine.Terms){slow}},
 		{name: "semaphore, beside one that listens", kind: (*Client).Semaphore},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
@@ -539,14 +539,14 @@ func TestNewQueueDecidesWhereARequestWaits(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
 		r := c.Lock("x")
-		var queue Queue
+		var queue engine.Queue
 		var err error
-		r.Traits.NewQueue = func(context.Context, *Request) (Queue, error) { return queue, err }
+		r.Traits.NewQueue = func(context.Context, *engine.Request) (engine.Queue, error) { return queue, err }
 		err = refused
-		_, got := r.Acquire(t.Context(), NewTerms(), Forever)
+		_, got := r.Acquire(t.Context(), NewTerms(), engine.Forever)
 		require.ErrorIs(t, got, refused)
 		assert.Empty(t, s.Log)
-		hold, got := r.Acquire(t.Context(), NewTerms(), NoWait)
+		hold, got := r.Acquire(t.Context(), NewTerms(), engine.NoWait)
 		require.NoError(t, got, "a single try needs no queue")
 
 		private := r.PrivateQueue(func(int) time.Duration { return 100 * ms })

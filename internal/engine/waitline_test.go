@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 	"github.com/redlatch/redlatch/internal/waitq"
 )
@@ -273,7 +273,7 @@ func TestClientsInLineTakeTurns(t *testing.T) {
 		for i := range clients {
 			r := s.Client(t, fmt.Sprint(i)).LineLock("x")
 			for range waiters {
-				Start(t, func() (*Hold, error) {
+				Start(t, func() (*engine.Hold, error) {
 					hold := Acquire(t, t.Context(), r)
 					order <- r.Driver.(*FakeDriver).Client.ID
 					return hold, hold.Release(t.Context())

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/joint"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
@@ -37,27 +37,27 @@ func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 		want    string // in short
 	}{
 		{
-			name: "lasting errors alone prevent a majority", servers: "ggfff", limit: Forever,
+			name: "lasting errors alone prevent a majority", servers: "ggfff", limit: engine.Forever,
 			want: "wrong type; wrong type; wrong type",
 		},
 		{
-			name: "lasting errors among others", servers: "dfdff", limit: Forever,
+			name: "lasting errors among others", servers: "dfdff", limit: engine.Forever,
 			want: "wrong type; wrong type; wrong type; down; down",
 		},
 		{
-			name: "too few lasting errors", servers: "fdfdd", limit: Forever,
+			name: "too few lasting errors", servers: "fdfdd", limit: engine.Forever,
 			want: "down; down; down; wrong type; wrong type",
 		},
 		{
-			name: "lasting errors, the others refuse", servers: "hfffh", limit: NoWait,
+			name: "lasting errors, the others refuse", servers: "hfffh", limit: engine.NoWait,
 			want: "wrong type; wrong type; wrong type",
 		},
 		{
-			name: "refusals prevent a majority", servers: "hhhff", limit: NoWait,
+			name: "refusals prevent a majority", servers: "hhhff", limit: engine.NoWait,
 			want: "not acquired (held; wrong type; wrong type)",
 		},
 		{
-			name: "refusals and failures together", servers: "hhffg", limit: NoWait,
+			name: "refusals and failures together", servers: "hhffg", limit: engine.NoWait,
 			want: "not acquired (held; wrong type; wrong type)",
 		},
 		{
@@ -65,19 +65,19 @@ func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 			want: "not acquired (held; wrong type; wrong type)",
 		},
 		{
-			name: "a majority of four is impossible", servers: "hhff", limit: NoWait,
+			name: "a majority of four is impossible", servers: "hhff", limit: engine.NoWait,
 			want: "not acquired (held; wrong type; wrong type)",
 		},
 		{
-			name: "refusals and one down", servers: "hhhdg", limit: NoWait,
+			name: "refusals and one down", servers: "hhhdg", limit: engine.NoWait,
 			want: "not acquired (held; connection refused)",
 		},
 		{
-			name: "silence, beside a refusal", servers: "hmmmg", limit: NoWait, at: budget,
+			name: "silence, beside a refusal", servers: "hmmmg", limit: engine.NoWait, at: budget,
 			want: "silent for 2s; silent for 2s; silent for 2s",
 		},
 		{
-			name: "refusals together with silence", servers: "hhmmg", limit: NoWait, at: budget,
+			name: "refusals together with silence", servers: "hhmmg", limit: engine.NoWait, at: budget,
 			want: "not acquired (held; silent for 2s; silent for 2s)",
 		},
 		{name: "silence for a moment", servers: "mmmgg", limit: 50 * ms, at: 50 * ms, want: "not acquired"},
@@ -102,7 +102,7 @@ func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 			want: "down; silent for 1s; silent for 1s; silent for 1s",
 		},
 		{
-			name: "silence, and an error", servers: "mfmmg", limit: Forever, at: budget,
+			name: "silence, and an error", servers: "mfmmg", limit: engine.Forever, at: budget,
 			want: "silent for 2s; silent for 2s; silent for 2s; wrong type",
 		},
 		{
@@ -130,7 +130,7 @@ func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 				began := time.Now()
 				_, err := redOf(k.clients).Acquire(t.Context(), NewTerms(), tt.limit)
 				assert.Equal(t, tt.want, short.Replace(err.Error()))
-				assert.Equal(t, strings.HasPrefix(tt.want, "not acquired"), errors.Is(err, ErrNotAcquired))
+				assert.Equal(t, strings.HasPrefix(tt.want, "not acquired"), errors.Is(err, engine.ErrNotAcquired))
 				assert.False(t, failure.Of(err).InDoubt(), "the attempt on the silent member is rolled back")
 				assert.Equal(t, tt.at, time.Since(began))
 				k.each(len(tt.servers), func(s *Server) { s.ResetFaults(); s.Free("x") })
@@ -147,9 +147,9 @@ func TestPatienceOfAMulti(t *testing.T) {
 	const longest = 2 * time.Second
 	for _, tt := range []struct {
 		name    string
-		options []func(*Terms)
+		options []func(*engine.Terms)
 		most    time.Duration
-	}{{"renewed", nil, longest}, {"not renewed", []func(*Terms){FixedLease(1600 * ms)}, 800 * ms}} {
+	}{{"renewed", nil, longest}, {"not renewed", []func(*engine.Terms){FixedLease(1600 * ms)}, 800 * ms}} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.Seize("y", "other", 0)
 			s.OnEach(func(cmd Command) Fault {
@@ -164,8 +164,8 @@ func TestPatienceOfAMulti(t *testing.T) {
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(ctx, NewTerms(tt.options...), Forever)
-			require.ErrorIs(t, err, ErrNotAcquired)
+			_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(ctx, NewTerms(tt.options...), engine.Forever)
+			require.ErrorIs(t, err, engine.ErrNotAcquired)
 			acquired, released := s.Sent("acquire", "x"), s.Sent("release", "x")
 			require.Greater(t, len(released), 25)
 			patience := joint.FirstPatience
@@ -194,9 +194,9 @@ func TestJointAcquiresAgainAfterALoss(t *testing.T) {
 		acquires     bool
 		reportsLoss  bool // in its error; the last attempt of a multi lock is cut short instead
 	}{
-		{name: "multi", kind: joint.NewMulti, lateAttempts: 1, limit: Forever, acquires: true},
+		{name: "multi", kind: joint.NewMulti, lateAttempts: 1, limit: engine.Forever, acquires: true},
 		{name: "multi", kind: joint.NewMulti, lateAttempts: 100, limit: time.Second},
-		{name: "red", kind: joint.NewRed, held: "x", lateAttempts: 1, limit: Forever, acquires: true},
+		{name: "red", kind: joint.NewRed, held: "x", lateAttempts: 1, limit: engine.Forever, acquires: true},
 		{name: "red", kind: joint.NewRed, held: "x", lateAttempts: 100, limit: time.Second, reportsLoss: true},
 	} {
 		RunBubble(t, fmt.Sprint(tt.name, " ", tt.held, " ", tt.limit), func(t *testing.T, s *Server) {
@@ -216,7 +216,7 @@ func TestJointAcquiresAgainAfterALoss(t *testing.T) {
 				s.Seize(tt.held, "other", 0)
 			}
 			terms, last := NewTerms(TTL(ttl)), NewTerms(TTL(time.Second))
-			terms.ForMember = func(i int) *Terms {
+			terms.ForMember = func(i int) *engine.Terms {
 				if i == 2 {
 					return last
 				}
@@ -229,7 +229,7 @@ func TestJointAcquiresAgainAfterALoss(t *testing.T) {
 				assert.Equal(t, 2, attempts)
 				Release(t, hold)
 			} else {
-				require.ErrorIs(t, err, ErrNotAcquired)
+				require.ErrorIs(t, err, engine.ErrNotAcquired)
 				if tt.reportsLoss {
 					require.ErrorContains(t, err, "lost meanwhile")
 				}
@@ -248,7 +248,7 @@ func TestRedWhoseCallerStopsKeepsNothing(t *testing.T) {
 		k.each(3, func(s *Server) { s.OnEach(silent) })
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Second, func() { cancel(errStopped) })
-		require.ErrorIs(t, ErrOf(redOf(k.clients).Acquire(ctx, NewTerms(), Forever)), errStopped)
+		require.ErrorIs(t, ErrOf(redOf(k.clients).Acquire(ctx, NewTerms(), engine.Forever)), errStopped)
 		for _, s := range k.servers[3:] {
 			s.RequireFree(t)
 		}
@@ -283,7 +283,7 @@ func TestMultiOfAnotherClientEndsWithItsOwn(t *testing.T) {
 		call := StartAcquire(t, t.Context(), c.Joint("multi", joint.NewMulti, other.Lock("x"), other.Lock("y")))
 		Sleep(time.Minute)
 		require.NoError(t, c.Shut(t.Context()))
-		require.ErrorIs(t, call.WaitErr(), ErrClosed)
+		require.ErrorIs(t, call.WaitErr(), engine.ErrClosed)
 		assert.Equal(t, time.Minute, s.Now())
 		s.Free("y")
 		Sleep(time.Minute)

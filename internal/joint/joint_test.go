@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/joint"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
@@ -70,8 +70,8 @@ func (k *cluster) join(t testing.TB, id string) (clients []*Client) {
 }
 
 // redOf returns a red lock named "x" on all servers of the clients.
-func redOf(clients []*Client) *Resource {
-	var members []*Resource
+func redOf(clients []*Client) *engine.Resource {
+	var members []*engine.Resource
 	for _, c := range clients {
 		members = append(members, c.Lock("x"))
 	}
@@ -142,14 +142,14 @@ func (g *gradual) AfterFunc(f func()) (stop func() bool) {
 func TestCallThatTheContextEndsSaysSo(t *testing.T) {
 	for _, call := range []struct {
 		name string
-		ask  func(ctx context.Context, h *Hold) error
+		ask  func(ctx context.Context, h *engine.Hold) error
 	}{
-		{"check", func(ctx context.Context, h *Hold) error { return h.Check(ctx) }},
-		{"extend", func(ctx context.Context, h *Hold) error { return h.Extend(ctx, time.Hour, nil) }},
+		{"check", func(ctx context.Context, h *engine.Hold) error { return h.Check(ctx) }},
+		{"extend", func(ctx context.Context, h *engine.Hold) error { return h.Extend(ctx, time.Hour, nil) }},
 	} {
-		for name, open := range map[string]func(k *cluster) *Resource{
-			"of a multi":    func(k *cluster) *Resource { return k.clients[0].MultiOf("x", "y") },
-			"of a red lock": func(k *cluster) *Resource { return redOf(k.clients) },
+		for name, open := range map[string]func(k *cluster) *engine.Resource{
+			"of a multi":    func(k *cluster) *engine.Resource { return k.clients[0].MultiOf("x", "y") },
+			"of a red lock": func(k *cluster) *engine.Resource { return redOf(k.clients) },
 		} {
 			t.Run(call.name+" "+name, func(t *testing.T) {
 				Bubble(t, func(t *testing.T, _ *Server) {
@@ -176,10 +176,10 @@ func TestCallThatTheContextEndsSaysSo(t *testing.T) {
 func TestJointHoldIsLostInTimeDuringASilentCall(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		ask  func(h *Hold) error
+		ask  func(h *engine.Hold) error
 	}{
-		{"check", func(h *Hold) error { return h.Check(context.Background()) }},
-		{"extend", func(h *Hold) error { return h.Extend(context.Background(), time.Second, nil) }},
+		{"check", func(h *engine.Hold) error { return h.Check(context.Background()) }},
+		{"extend", func(h *engine.Hold) error { return h.Extend(context.Background(), time.Second, nil) }},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			c := s.Client(t, "a")
@@ -187,14 +187,14 @@ func TestJointHoldIsLostInTimeDuringASilentCall(t *testing.T) {
 			until := hold.ValidUntil()
 			Sleep(3 * time.Second)
 			s.Script(tt.name, Fault{Lost: true}, Fault{Lost: true})
-			asking := Start(t, func() (*Hold, error) { return nil, tt.ask(hold) })
+			asking := Start(t, func() (*engine.Hold, error) { return nil, tt.ask(hold) })
 			<-Carry(hold).Done()
 			assert.Equal(t, until, time.Now())
 			assert.Equal(t, until, hold.ValidUntil())
-			require.ErrorIs(t, asking.WaitErr(), ErrLost)
+			require.ErrorIs(t, asking.WaitErr(), engine.ErrLost)
 			assert.Equal(t, until, time.Now())
-			require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
-			assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds())
+			require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
+			assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventLost}, c.Kinds())
 			Sleep(time.Second)
 		})
 	}
@@ -205,15 +205,15 @@ func TestJointHoldIsLostInTimeDuringASilentCall(t *testing.T) {
 func TestReleaseBesideACallIsNoLoss(t *testing.T) {
 	for _, call := range []struct {
 		name string
-		ask  func(h *Hold) error
+		ask  func(h *engine.Hold) error
 	}{
-		{"check", func(h *Hold) error { return h.Check(context.Background()) }},
-		{"extend", func(h *Hold) error { return h.Extend(context.Background(), time.Hour, nil) }},
+		{"check", func(h *engine.Hold) error { return h.Check(context.Background()) }},
+		{"extend", func(h *engine.Hold) error { return h.Extend(context.Background(), time.Hour, nil) }},
 	} {
-		for name, open := range map[string]func(c *Client) *Resource{
-			"of a lock":    func(c *Client) *Resource { return c.Lock("x") },
-			"of a multi":   func(c *Client) *Resource { return c.MultiOf("x", "y") },
-			"of one of it": func(c *Client) *Resource { return c.MultiOf("x") },
+		for name, open := range map[string]func(c *Client) *engine.Resource{
+			"of a lock":    func(c *Client) *engine.Resource { return c.Lock("x") },
+			"of a multi":   func(c *Client) *engine.Resource { return c.MultiOf("x", "y") },
+			"of one of it": func(c *Client) *engine.Resource { return c.MultiOf("x") },
 		} {
 			RunBubble(t, call.name+" "+name, func(t *testing.T, s *Server) {
 				c := s.Client(t, "a")
@@ -224,12 +224,12 @@ func TestReleaseBesideACallIsNoLoss(t *testing.T) {
 					}
 					return Fault{Reply: 300 * time.Millisecond}
 				})
-				asking := Start(t, func() (*Hold, error) { return nil, call.ask(hold) })
+				asking := Start(t, func() (*engine.Hold, error) { return nil, call.ask(hold) })
 				Sleep(100 * time.Millisecond)
 				Release(t, hold)
-				require.ErrorIs(t, asking.WaitErr(), ErrReleased)
-				require.ErrorIs(t, context.Cause(Carry(hold)), ErrReleased)
-				assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds())
+				require.ErrorIs(t, asking.WaitErr(), engine.ErrReleased)
+				require.ErrorIs(t, context.Cause(Carry(hold)), engine.ErrReleased)
+				assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventReleased}, c.Kinds())
 			})
 		}
 	}
@@ -265,7 +265,7 @@ func TestJointHoldsNest(t *testing.T) {
 		// Under holds of two members with different ids there is no such id.
 		x := Acquire(t, t.Context(), c.Lock("x"))
 		y := Acquire(t, Carry(x), c.Lock("y"))
-		require.ErrorIs(t, ErrOf(r.Acquire(Carry(y), NewTerms(), Forever)), ErrDeadlock)
+		require.ErrorIs(t, ErrOf(r.Acquire(Carry(y), NewTerms(), engine.Forever)), engine.ErrDeadlock)
 		Release(t, y, x)
 	})
 }
@@ -276,11 +276,11 @@ func TestCloseAbandonsMembersOnOtherClients(t *testing.T) {
 	for _, isLost := range []bool{false, true} {
 		runCluster(t, fmt.Sprint("lost=", isLost), 3, func(t *testing.T, k *cluster) {
 			hold := Acquire(t, t.Context(), redOf(k.clients))
-			want, left := ErrClosed, 3
+			want, left := engine.ErrClosed, 3
 			if isLost {
-				want, left = ErrLost, 1
+				want, left = engine.ErrLost, 1
 				k.each(2, func(s *Server) { s.Forget("x") })
-				require.ErrorIs(t, hold.Check(t.Context()), ErrLost)
+				require.ErrorIs(t, hold.Check(t.Context()), engine.ErrLost)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -289,7 +289,7 @@ func TestCloseAbandonsMembersOnOtherClients(t *testing.T) {
 			}
 			require.ErrorIs(t, context.Cause(Carry(hold)), want)
 			assert.Equal(t, left, k.holders(hold.ID()))
-			require.ErrorIs(t, hold.Release(t.Context()), ErrClosed)
+			require.ErrorIs(t, hold.Release(t.Context()), engine.ErrClosed)
 			Sleep(DefaultTTL)
 		})
 	}
@@ -297,7 +297,7 @@ func TestCloseAbandonsMembersOnOtherClients(t *testing.T) {
 
 // jointOf is a joint lock of n members, without a driver.
 func jointOf(c *Client, n, need int) *joint.Lock {
-	members := slices.Repeat([]*Resource{c.Lock("x")}, n)
+	members := slices.Repeat([]*engine.Resource{c.Lock("x")}, n)
 	return &joint.Lock{Resource: c.Resource("joint", "x", nil), Members: members, Need: need}
 }
 
@@ -310,14 +310,16 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 		want    error
 	}{
 		{name: "all", answers: []error{nil, nil, nil}, need: 3},
-		{name: "enough", answers: []error{nil, ErrNotHeld, nil}, need: 2},
-		{name: "too few: not held", answers: []error{nil, ErrNotHeld, ErrNotHeld}, need: 2, want: ErrNotHeld},
-		{name: "too few: not held, lost", answers: []error{nil, ErrNotHeld, ErrLost}, need: 2, want: ErrLost},
+		{name: "enough", answers: []error{nil, engine.ErrNotHeld, nil}, need: 2},
+		{name: "too few: not held", answers: []error{nil, engine.ErrNotHeld, engine.ErrNotHeld}, need: 2,
+			want: engine.ErrNotHeld},
+		{name: "too few: not held, lost", answers: []error{nil, engine.ErrNotHeld, engine.ErrLost}, need: 2,
+			want: engine.ErrLost},
 		{
-			name: "too few: not acquired", answers: []error{ErrNotAcquired, ErrNotAcquired, fail}, need: 2,
-			want: ErrNotHeld,
+			name: "too few: not acquired", answers: []error{engine.ErrNotAcquired, engine.ErrNotAcquired, fail}, need: 2,
+			want: engine.ErrNotHeld,
 		},
-		{name: "errors", answers: []error{nil, fail, ErrNotHeld}, need: 2, want: fail},
+		{name: "errors", answers: []error{nil, fail, engine.ErrNotHeld}, need: 2, want: fail},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			c := s.Client(t, "a")
@@ -337,12 +339,12 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 	})
 	RunBubble(t, "its context ends", func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
-		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, ErrLost)
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, engine.ErrLost)
 		defer cancel()
 		err := jointOf(c, 3, 2).ForAllMembers(ctx, NewTerms(),
 			func(i int) error { time.Sleep(time.Duration(i) * time.Hour); return nil })
-		require.ErrorIs(t, err, ErrLost)
-		require.NotErrorIs(t, err, ErrNotHeld, "the loss of another hold is no answer")
+		require.ErrorIs(t, err, engine.ErrLost)
+		require.NotErrorIs(t, err, engine.ErrNotHeld, "the loss of another hold is no answer")
 	})
 }
 
@@ -355,7 +357,7 @@ func TestAdoptionThatLosesAMemberFails(t *testing.T) {
 		q := r.NewRequest(terms)
 		require.NoError(t, c.EnterReady(t.Context()))
 		defer c.Leave()
-		o := (&joint.Lock{Resource: r, Members: []*Resource{c.Lock("x"), c.Lock("y")}, Need: 2}).NewOwnership(q)
+		o := (&joint.Lock{Resource: r, Members: []*engine.Resource{c.Lock("x"), c.Lock("y")}, Need: 2}).NewOwnership(q)
 		for _, name := range []string{"x", "y"} {
 			m := c.Lock(name)
 			mine := m.NewRequest(terms)
@@ -364,18 +366,18 @@ func TestAdoptionThatLosesAMemberFails(t *testing.T) {
 			Sleep(600 * ms)
 		}
 		hold, err := o.NewAdoptedHold(t.Context(), q)
-		require.ErrorIs(t, err, ErrLost)
+		require.ErrorIs(t, err, engine.ErrLost)
 		assert.Nil(t, hold)
 	})
 }
 
 // spy notes what the attempts of a joint lock have been granted.
 type spy struct {
-	Driver
+	engine.Driver
 	granted *joint.Ownership
 }
 
-func (d *spy) TryAcquire(ctx context.Context, q *Request) (Result, error) {
+func (d *spy) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	res, err := d.Driver.TryAcquire(ctx, q)
 	d.granted, _ = res.Holding.(*joint.Ownership)
 	return res, err
@@ -411,7 +413,7 @@ func TestLateMemberCountsWhileTheJointHoldLasts(t *testing.T) {
 				return
 			case "it was lost already":
 				k.servers[2].Forget("x")
-				require.ErrorIs(t, late.Check(t.Context()), ErrLost)
+				require.ErrorIs(t, late.Check(t.Context()), engine.ErrLost)
 				require.Equal(t, 2, k.holders(hold.ID()))
 				require.True(t, attempts.granted.Add(late))
 				Sleep(time.Second)
@@ -464,19 +466,19 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 		held string // a member that another has; "": none
 		want error
 	}{
-		{name: "multi", kind: joint.NewMulti, op: "acquire", by: "z", want: ErrLost},
-		{name: "multi", kind: joint.NewMulti, op: "check", by: "z", want: ErrLost},
-		{name: "multi", kind: joint.NewMulti, op: "extend", by: "z", want: ErrLost},
-		{name: "red", kind: joint.NewRed, op: "acquire", by: "xy", want: ErrLost},
-		{name: "red", kind: joint.NewRed, op: "acquire", by: "z", held: "x", want: ErrLost},
-		{name: "red", kind: joint.NewRed, op: "check", by: "z", want: ErrLost},
-		{name: "red", kind: joint.NewRed, op: "extend", by: "z", want: ErrLost},
+		{name: "multi", kind: joint.NewMulti, op: "acquire", by: "z", want: engine.ErrLost},
+		{name: "multi", kind: joint.NewMulti, op: "check", by: "z", want: engine.ErrLost},
+		{name: "multi", kind: joint.NewMulti, op: "extend", by: "z", want: engine.ErrLost},
+		{name: "red", kind: joint.NewRed, op: "acquire", by: "xy", want: engine.ErrLost},
+		{name: "red", kind: joint.NewRed, op: "acquire", by: "z", held: "x", want: engine.ErrLost},
+		{name: "red", kind: joint.NewRed, op: "check", by: "z", want: engine.ErrLost},
+		{name: "red", kind: joint.NewRed, op: "extend", by: "z", want: engine.ErrLost},
 	} {
 		RunBubble(t, fmt.Sprintf("%s: %s by %s, %q held", tt.name, tt.op, tt.by, tt.held), func(t *testing.T, s *Server) {
 			s.MayStayHeld()
-			c := s.Client(t, "a", func(config *Config) {
+			c := s.Client(t, "a", func(config *engine.Config) {
 				lost := config.Errors.Lost
-				config.Errors.Lost = func(l Loss) error {
+				config.Errors.Lost = func(l engine.Loss) error {
 					if l.Resource.Name == "x" || l.Resource.Name == "y" {
 						time.Sleep(20 * ms) // before the hold ends
 					}
@@ -496,13 +498,13 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 			}
 			r := c.Joint(tt.name, tt.kind, c.Lock("x"), c.Lock("y"), c.Lock("z"))
 			tm := NewTerms(TTL(ttl))
-			tm.ForMember = func(i int) *Terms {
+			tm.ForMember = func(i int) *engine.Terms {
 				if i == 2 {
 					return NewTerms(TTL(time.Second))
 				}
 				return tm
 			}
-			hold, err := r.Acquire(t.Context(), tm, NoWait)
+			hold, err := r.Acquire(t.Context(), tm, engine.NoWait)
 			switch tt.op {
 			case "check":
 				err = hold.Check(t.Context())
@@ -510,7 +512,7 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 				err = hold.Extend(t.Context(), ms, nil)
 			}
 			require.ErrorIs(t, err, tt.want)
-			assert.NotErrorIs(t, err, ErrNotAcquired, "nobody else has them")
+			assert.NotErrorIs(t, err, engine.ErrNotAcquired, "nobody else has them")
 			assert.False(t, hold != nil && hold.IsLive())
 		})
 	}
@@ -534,7 +536,7 @@ func TestMemberThatTheBudgetHasEndedIsSilent(t *testing.T) {
 			name: "it waited for another call", err: context.Cause(ctx), want: joint.ErrBudget, silent: true,
 			inDoubt: true,
 		},
-		{name: "the hold is lost", err: ErrLost, want: ErrLost},
+		{name: "the hold is lost", err: engine.ErrLost, want: engine.ErrLost},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			err := joint.OverBudget(tt.err)

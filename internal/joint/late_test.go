@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/joint"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
@@ -56,8 +56,8 @@ func TestLateMemberDoesNotMendABrokenMajority(t *testing.T) {
 		hold := Acquire(t, t.Context(), redOf(k.clients))
 		k.servers[0].Forget("x")
 		Sleep(2 * time.Second)
-		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
-		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		require.ErrorIs(t, context.Cause(Carry(hold)), engine.ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
 		Sleep(time.Second)
 	})
 }
@@ -72,8 +72,8 @@ func TestReleaseGivesLateMembersBack(t *testing.T) {
 		at     time.Duration // when the release returns
 	}{
 		{"soon", joint.Together + 10*ms, joint.Together + 10*ms},
-		{"later than usual", time.Second, PatienceFactor * usual},
-		{"never", time.Hour, PatienceFactor * usual},
+		{"later than usual", time.Second, engine.PatienceFactor * usual},
+		{"never", time.Hour, engine.PatienceFactor * usual},
 	} {
 		runCluster(t, tt.name, 3, func(t *testing.T, k *cluster) {
 			k.each(3, (*Server).KeepLeases)
@@ -104,7 +104,7 @@ func TestSilentServerGetsOneAttemptAtATime(t *testing.T) {
 		before, began := sent(), time.Now()
 		Release(t, Acquire(t, t.Context(), r))
 		first := time.Since(began)
-		assert.LessOrEqual(t, first, 2*UsualAnswer)
+		assert.LessOrEqual(t, first, 2*engine.UsualAnswer)
 		for range 1000 {
 			Release(t, Acquire(t, t.Context(), r))
 		}
@@ -161,7 +161,7 @@ func TestMinimumHoldOfALateMemberBeganWithTheJointHold(t *testing.T) {
 			if name == "late" {
 				k.servers[2].OnEach(late(2 * time.Second))
 			}
-			hold := Acquire(t, t.Context(), redOf(k.clients), func(terms *Terms) { terms.MinHold = min })
+			hold := Acquire(t, t.Context(), redOf(k.clients), func(terms *engine.Terms) { terms.MinHold = min })
 			over := time.Now().Add(min)
 			if name == "acquired again" {
 				k.servers[2].Forget("x")
@@ -185,7 +185,7 @@ func TestMissingMemberIsAcquiredLater(t *testing.T) {
 		name  string
 		fail  func(k *cluster)
 		heal  func(k *cluster)
-		terms func(*Terms)
+		terms func(*engine.Terms)
 		after time.Duration // of the failure
 		want  time.Duration // within which the member is acquired
 		count int           // how many are held then
@@ -226,12 +226,12 @@ func TestMissingMemberIsAcquiredLater(t *testing.T) {
 		for _, waits := range []bool{true, false} {
 			runCluster(t, fmt.Sprint(tt.name, ", waits: ", waits), 3, func(t *testing.T, k *cluster) {
 				tt.fail(k)
-				terms, limit := NewTerms(), NoWait
+				terms, limit := NewTerms(), engine.NoWait
 				if tt.terms != nil {
 					terms = NewTerms(tt.terms)
 				}
 				if waits {
-					limit = Forever
+					limit = engine.Forever
 				}
 				hold, err := redOf(k.clients).Acquire(t.Context(), terms, limit)
 				require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/joint"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
@@ -19,11 +19,11 @@ import (
 
 // intercept is a driver that runs a function after each attempt that was granted.
 type intercept struct {
-	Driver
+	engine.Driver
 	granted func()
 }
 
-func (d *intercept) TryAcquire(ctx context.Context, q *Request) (Result, error) {
+func (d *intercept) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	res, err := d.Driver.TryAcquire(ctx, q)
 	if err == nil && res.Granted {
 		d.granted()
@@ -41,9 +41,9 @@ func TestMemberLossBeforeTheJointHoldIsNoticed(t *testing.T) {
 		hold := Acquire(t, t.Context(), r)
 		Settle()
 		assert.False(t, hold.IsLive())
-		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
-		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
-		assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds(EventRenewed))
+		require.ErrorIs(t, context.Cause(Carry(hold)), engine.ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
+		assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventLost}, c.Kinds(engine.EventRenewed))
 		Settle() // the other member is released in the background
 	})
 	runCluster(t, "red", 3, func(t *testing.T, k *cluster) {
@@ -60,7 +60,7 @@ func TestMemberLossBeforeTheJointHoldIsNoticed(t *testing.T) {
 // A member is lost while the attempt waits for the answer of another one. A request that may wait
 // begins anew.
 func TestMultiThatLosesAMemberBeginsAnew(t *testing.T) {
-	for _, limit := range []time.Duration{NoWait, Forever} {
+	for _, limit := range []time.Duration{engine.NoWait, engine.Forever} {
 		RunBubble(t, fmt.Sprint(limit), func(t *testing.T, s *Server) {
 			c, asked := s.Client(t, "a"), false
 			s.OnEach(func(cmd Command) Fault {
@@ -72,8 +72,8 @@ func TestMultiThatLosesAMemberBeginsAnew(t *testing.T) {
 				return Fault{Reply: 20 * ms}
 			})
 			hold, err := c.MultiOf("x", "y").Acquire(t.Context(), NewTerms(TTL(30*ms)), limit)
-			if limit == NoWait {
-				require.ErrorIs(t, err, ErrLost)
+			if limit == engine.NoWait {
+				require.ErrorIs(t, err, engine.ErrLost)
 			} else {
 				require.NoError(t, err)
 				Sleep(time.Second)
@@ -93,11 +93,11 @@ func TestCloseOfAMembersClientIsALoss(t *testing.T) {
 		cancel()
 		require.Error(t, k.clients[1].Shut(ended))
 		cause := context.Cause(Carry(hold))
-		require.ErrorIs(t, cause, ErrLost)
-		require.NotErrorIs(t, cause, ErrClosed, "the lock itself was not closed")
-		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		require.ErrorIs(t, cause, engine.ErrLost)
+		require.NotErrorIs(t, cause, engine.ErrClosed, "the lock itself was not closed")
+		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
 		Settle() // the loss is reported in the background
-		assert.Equal(t, []EventKind{EventAcquired, EventLost}, k.clients[0].Kinds())
+		assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventLost}, k.clients[0].Kinds())
 		Sleep(DefaultTTL)
 	})
 	Bubble(t, func(t *testing.T, s *Server) {
@@ -108,9 +108,9 @@ func TestCloseOfAMembersClientIsALoss(t *testing.T) {
 		cancel()
 		require.Error(t, c.Shut(ended))
 		cause := context.Cause(Carry(hold))
-		require.ErrorIs(t, cause, ErrClosed)
-		require.NotErrorIs(t, cause, ErrLost)
-		assert.NotContains(t, c.Kinds(), EventLost)
+		require.ErrorIs(t, cause, engine.ErrClosed)
+		require.NotErrorIs(t, cause, engine.ErrLost)
+		assert.NotContains(t, c.Kinds(), engine.EventLost)
 	})
 }
 
@@ -121,19 +121,19 @@ func TestLossNamesTheMembersThatHaveEnded(t *testing.T) {
 		k.servers[0].Forget("x")
 		k.servers[0].Seize("x", "other", 0)
 		require.NoError(t, hold.Check(t.Context()))
-		member, _ := HoldFrom(Carry(hold), k.clients[1].Lock("x"))
+		member, _ := engine.HoldFrom(Carry(hold), k.clients[1].Lock("x"))
 		Release(t, member)
 		loss := LossOf(t, context.Cause(Carry(hold)))
-		assert.Equal(t, LossMembers, loss.Reason)
+		assert.Equal(t, engine.LossMembers, loss.Reason)
 		require.Len(t, loss.Members, 2)
 		lost, released := loss.Members[0], loss.Members[1]
-		if !errors.Is(lost, ErrLost) { // in the order in which they were acquired, at the same time
+		if !errors.Is(lost, engine.ErrLost) { // in the order in which they were acquired, at the same time
 			lost, released = released, lost
 		}
-		require.ErrorIs(t, lost, ErrLost)
-		require.NotErrorIs(t, released, ErrReleased, "the joint hold was not released")
-		assert.ErrorContains(t, released, ErrReleased.Error())
-		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		require.ErrorIs(t, lost, engine.ErrLost)
+		require.NotErrorIs(t, released, engine.ErrReleased, "the joint hold was not released")
+		assert.ErrorContains(t, released, engine.ErrReleased.Error())
+		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
 	})
 }
 
@@ -142,10 +142,10 @@ func TestLossNamesTheMembersThatHaveEnded(t *testing.T) {
 func TestLossIsReportedOnceAndInTime(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		RunBubble(t, fmt.Sprint("by a check: ", asked), func(t *testing.T, s *Server) {
-			c := s.Client(t, "a", func(config *Config) {
+			c := s.Client(t, "a", func(config *engine.Config) {
 				observe := config.Observe
-				config.Observe = func(e Event) {
-					if e.Kind == EventLost {
+				config.Observe = func(e engine.Event) {
+					if e.Kind == engine.EventLost {
 						time.Sleep(10 * ms)
 					}
 					observe(e)
@@ -155,13 +155,13 @@ func TestLossIsReportedOnceAndInTime(t *testing.T) {
 			require.NoError(t, hold.Check(t.Context()))
 			s.Forget("y")
 			if asked {
-				require.ErrorIs(t, hold.Check(t.Context()), ErrLost)
+				require.ErrorIs(t, hold.Check(t.Context()), engine.ErrLost)
 				assert.Equal(t, 10*ms, s.Now())
 			} else {
 				Sleep(DefaultTTL)
 			}
-			assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds(EventRenewed))
-			require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+			assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventLost}, c.Kinds(engine.EventRenewed))
+			require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
 		})
 	}
 }
@@ -175,17 +175,17 @@ func TestLossDuringACheckThatIsNotAnsweredIsReported(t *testing.T) {
 		Sleep(DefaultTTL - margin - time.Second)
 		k.each(2, func(s *Server) { s.OnEach(silent) })
 		began := time.Now()
-		require.ErrorIs(t, hold.Check(t.Context()), ErrLost)
+		require.ErrorIs(t, hold.Check(t.Context()), engine.ErrLost)
 		assert.Equal(t, time.Second, time.Since(began))
-		assert.Equal(t, []EventKind{EventAcquired, EventLost}, k.clients[0].Kinds())
-		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventLost}, k.clients[0].Kinds())
+		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
 	})
 }
 
 // termsWithTTLs returns terms in which each member has a TTL of its own.
-func termsWithTTLs(ttls ...time.Duration) *Terms {
+func termsWithTTLs(ttls ...time.Duration) *engine.Terms {
 	terms := NewTerms()
-	terms.ForMember = func(i int) *Terms { return NewTerms(TTL(ttls[i])) }
+	terms.ForMember = func(i int) *engine.Terms { return NewTerms(TTL(ttls[i])) }
 	return terms
 }
 
@@ -193,7 +193,7 @@ func termsWithTTLs(ttls ...time.Duration) *Terms {
 func TestRedIsValidUntilTooFewLiveMembersAre(t *testing.T) {
 	onCluster(t, 4, func(t *testing.T, k *cluster) {
 		terms := termsWithTTLs(time.Minute, 30*time.Second, 40*time.Second, 20*time.Second)
-		hold, err := redOf(k.clients).Acquire(t.Context(), terms, NoWait)
+		hold, err := redOf(k.clients).Acquire(t.Context(), terms, engine.NoWait)
 		require.NoError(t, err)
 		valid := func() time.Duration { return time.Until(hold.ValidUntil()).Round(time.Second) }
 		assert.Equal(t, 30*time.Second, valid())
@@ -262,9 +262,9 @@ func (c *actingContext) Err() error {
 // The caller's context ends, or the client closes, at any moment of an acquisition. If that fails,
 // nothing is left.
 func TestAcquisitionThatFailsAtAnyMomentLeavesNothing(t *testing.T) {
-	for name, open := range map[string]func(c *Client) *Resource{
-		"multi": func(c *Client) *Resource { return c.MultiOf("x", "y") },
-		"red": func(c *Client) *Resource {
+	for name, open := range map[string]func(c *Client) *engine.Resource{
+		"multi": func(c *Client) *engine.Resource { return c.MultiOf("x", "y") },
+		"red": func(c *Client) *engine.Resource {
 			return c.Joint("red", joint.NewRed, c.Lock("x"), c.Lock("y"), c.Lock("z"))
 		},
 	} {
@@ -285,13 +285,13 @@ func TestAcquisitionThatFailsAtAnyMomentLeavesNothing(t *testing.T) {
 							go func() { _ = c.Shut(context.Background()) }()
 							time.Sleep(ms)
 						}}
-						hold, err := open(c).Acquire(ctx, NewTerms(), NoWait)
+						hold, err := open(c).Acquire(ctx, NewTerms(), engine.NoWait)
 						last = ctx.calls.Load() < n
 						if err == nil {
 							Release(t, hold)
 						} else {
 							failures++
-							assert.True(t, errors.Is(err, errStopped) || errors.Is(err, ErrClosed), "%v", err)
+							assert.True(t, errors.Is(err, errStopped) || errors.Is(err, engine.ErrClosed), "%v", err)
 						}
 						Sleep(time.Second)
 					})
@@ -311,7 +311,7 @@ func TestAdoptedHoldIsLostWithAMember(t *testing.T) {
 		q := r.NewRequest(NewTerms())
 		require.NoError(t, c.EnterReady(t.Context()))
 		defer c.Leave()
-		o := (&joint.Lock{Resource: r, Members: []*Resource{c.Lock("x"), c.Lock("y")}, Need: 2}).NewOwnership(q)
+		o := (&joint.Lock{Resource: r, Members: []*engine.Resource{c.Lock("x"), c.Lock("y")}, Need: 2}).NewOwnership(q)
 		for _, name := range []string{"x", "y"} {
 			s.Seize(name, q.ID, DefaultTTL)
 			mine := c.Lock(name).NewRequest(NewTerms())
@@ -324,8 +324,8 @@ func TestAdoptedHoldIsLostWithAMember(t *testing.T) {
 		require.NoError(t, Carry(hold).Err())
 		s.Forget("y")
 		Sleep(DefaultTTL/3 + ms)
-		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
-		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		require.ErrorIs(t, context.Cause(Carry(hold)), engine.ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
 		s.RequireFree(t)
 
 		// A member that is added to a closed ownership is not renewed.
@@ -339,24 +339,24 @@ func TestAdoptedHoldIsLostWithAMember(t *testing.T) {
 
 // A joint hold ends by its limit if enough members would be left without their limits.
 func TestJointHoldEndsByItsLimit(t *testing.T) {
-	red := func(k *cluster) *Resource { return redOf(k.clients) }
-	forget := func(_ *testing.T, k *cluster, _ *Hold) { k.servers[1].Forget("x") }
+	red := func(k *cluster) *engine.Resource { return redOf(k.clients) }
+	forget := func(_ *testing.T, k *cluster, _ *engine.Hold) { k.servers[1].Forget("x") }
 	for _, tt := range []struct {
 		name   string
-		open   func(k *cluster) *Resource
-		option func(*Terms)
-		lose   func(t *testing.T, k *cluster, hold *Hold) // before the limit
-		want   LossReason
+		open   func(k *cluster) *engine.Resource
+		option func(*engine.Terms)
+		lose   func(t *testing.T, k *cluster, hold *engine.Hold) // before the limit
+		want   engine.LossReason
 	}{
-		{name: "multi, lease", open: multiOf, option: FixedLease(time.Minute), want: LossLimit},
-		{name: "multi, maximum hold", open: multiOf, option: MaxHold(time.Minute), want: LossLimit},
-		{name: "red, lease", open: red, option: FixedLease(time.Minute), want: LossLimit},
-		{name: "red without a member", open: red, option: FixedLease(time.Minute), lose: forget, want: LossLimit},
-		{name: "multi without a member", open: multiOf, option: MaxHold(time.Minute), lose: forget, want: LossMembers},
+		{name: "multi, lease", open: multiOf, option: FixedLease(time.Minute), want: engine.LossLimit},
+		{name: "multi, maximum hold", open: multiOf, option: MaxHold(time.Minute), want: engine.LossLimit},
+		{name: "red, lease", open: red, option: FixedLease(time.Minute), want: engine.LossLimit},
+		{name: "red without a member", open: red, option: FixedLease(time.Minute), lose: forget, want: engine.LossLimit},
+		{name: "multi without a member", open: multiOf, option: MaxHold(time.Minute), lose: forget, want: engine.LossMembers},
 		{
 			name: "red, of which one member was lost, and another one was not extended", open: red,
-			option: MaxHold(time.Minute), want: LossMembers,
-			lose: func(t *testing.T, k *cluster, hold *Hold) {
+			option: MaxHold(time.Minute), want: engine.LossMembers,
+			lose: func(t *testing.T, k *cluster, hold *engine.Hold) {
 				k.servers[0].OnEach(func(cmd Command) Fault { return Fault{Lost: cmd.Op == "extend"} })
 				require.NoError(t, hold.Extend(t.Context(), time.Hour, nil))
 				k.servers[1].Forget("x")
@@ -376,16 +376,16 @@ func TestJointHoldEndsByItsLimit(t *testing.T) {
 				Sleep(2 * time.Minute)
 				loss := LossOf(t, context.Cause(Carry(hold)))
 				assert.Equal(t, tt.want, loss.Reason)
-				assert.Equal(t, tt.want == LossMembers, len(loss.Members) > 0)
-				require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+				assert.Equal(t, tt.want == engine.LossMembers, len(loss.Members) > 0)
+				require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
 			})
 		})
 	}
 }
 
 // multiOf returns a multi lock of "x" on all servers of k.
-func multiOf(k *cluster) *Resource {
-	var members []*Resource
+func multiOf(k *cluster) *engine.Resource {
+	var members []*engine.Resource
 	for _, c := range k.clients {
 		members = append(members, c.Lock("x"))
 	}
@@ -395,22 +395,23 @@ func multiOf(k *cluster) *Resource {
 // The context carries a hold of a member that was lost. The acquisition fails with the loss, and
 // takes no member: neither the lost one again, nor any of the others.
 func TestJointUnderALostHoldOfAMember(t *testing.T) {
-	for _, limit := range []time.Duration{NoWait, time.Second, Forever} {
+	for _, limit := range []time.Duration{engine.NoWait, time.Second, engine.Forever} {
 		for _, known := range []bool{true, false} {
-			for _, open := range []func(k *cluster) *Resource{multiOf, func(k *cluster) *Resource { return redOf(k.clients) }} {
+			for _, open := range []func(k *cluster) *engine.Resource{multiOf,
+				func(k *cluster) *engine.Resource { return redOf(k.clients) }} {
 				onCluster(t, 1, func(t *testing.T, k *cluster) {
 					member := Acquire(t, t.Context(), k.clients[0].Lock("x"))
 					k.servers[0].Forget("x")
 					if known {
-						require.ErrorIs(t, member.Check(t.Context()), ErrLost)
+						require.ErrorIs(t, member.Check(t.Context()), engine.ErrLost)
 					}
 					r := open(k)
 					// The loss ends the context of the hold, too. Then the acquisition may also say
 					// that it gave up.
 					_, err := r.Acquire(context.WithoutCancel(Carry(member)), NewTerms(), limit)
-					require.ErrorIs(t, err, ErrLost, "%s, %v, known: %v", r.Kind, limit, known)
-					require.NotErrorIs(t, err, ErrNotAcquired, "%s, %v, known: %v", r.Kind, limit, known)
-					require.ErrorIs(t, member.Release(t.Context()), ErrLost)
+					require.ErrorIs(t, err, engine.ErrLost, "%s, %v, known: %v", r.Kind, limit, known)
+					require.NotErrorIs(t, err, engine.ErrNotAcquired, "%s, %v, known: %v", r.Kind, limit, known)
+					require.ErrorIs(t, member.Release(t.Context()), engine.ErrLost)
 				})
 			}
 		}
@@ -419,8 +420,9 @@ func TestJointUnderALostHoldOfAMember(t *testing.T) {
 
 // A nested acquisition finds that the joint hold in its context is lost.
 func TestJointUnderALostJointHold(t *testing.T) {
-	for _, limit := range []time.Duration{NoWait, time.Second, Forever} {
-		for _, open := range []func(k *cluster) *Resource{multiOf, func(k *cluster) *Resource { return redOf(k.clients) }} {
+	for _, limit := range []time.Duration{engine.NoWait, time.Second, engine.Forever} {
+		for _, open := range []func(k *cluster) *engine.Resource{multiOf,
+			func(k *cluster) *engine.Resource { return redOf(k.clients) }} {
 			for _, forgotten := range []int{2, 3} {
 				for _, taken := range []bool{true, false} {
 					Bubble(t, func(t *testing.T, _ *Server) {
@@ -434,9 +436,9 @@ func TestJointUnderALostJointHold(t *testing.T) {
 							}
 						})
 						_, err := r.Acquire(Carry(outer), NewTerms(), limit)
-						require.ErrorIs(t, err, ErrLost, "%s, %v, %d", r.Kind, limit, forgotten)
-						require.NotErrorIs(t, err, ErrNotAcquired, "%s, %v, %d, %v", r.Kind, limit, forgotten, taken)
-						require.ErrorIs(t, outer.Release(t.Context()), ErrLost)
+						require.ErrorIs(t, err, engine.ErrLost, "%s, %v, %d", r.Kind, limit, forgotten)
+						require.NotErrorIs(t, err, engine.ErrNotAcquired, "%s, %v, %d, %v", r.Kind, limit, forgotten, taken)
+						require.ErrorIs(t, outer.Release(t.Context()), engine.ErrLost)
 					})
 				}
 			}
@@ -446,7 +448,7 @@ func TestJointUnderALostJointHold(t *testing.T) {
 
 // redThatHasLostAMember returns a red hold of three members whose first one was lost, and may be
 // held by another client now.
-func redThatHasLostAMember(t *testing.T, taken bool) (k *cluster, r *Resource, outer *Hold) {
+func redThatHasLostAMember(t *testing.T, taken bool) (k *cluster, r *engine.Resource, outer *engine.Hold) {
 	t.Helper()
 	k = newCluster(t, 3)
 	r = redOf(k.clients)
@@ -460,7 +462,7 @@ func redThatHasLostAMember(t *testing.T, taken bool) (k *cluster, r *Resource, o
 
 // A red hold has lost a member, and its majority stands: an acquisition nests under it.
 func TestRedUnderARedHoldThatHasLostAMember(t *testing.T) {
-	for _, limit := range []time.Duration{NoWait, time.Second, Forever} {
+	for _, limit := range []time.Duration{engine.NoWait, time.Second, engine.Forever} {
 		for _, known := range []bool{true, false} {
 			for _, taken := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%v, known: %v, taken: %v", limit, known, taken), func(t *testing.T) {
@@ -492,7 +494,7 @@ func TestRedUnderARedHoldThatHasLostAMember(t *testing.T) {
 // acquisition under it fails neither with ErrLost nor with ErrNotAcquired. One that waits succeeds
 // as soon as that member answers.
 func TestRedUnderARedHoldWithASilentMember(t *testing.T) {
-	for _, limit := range []time.Duration{NoWait, 10 * time.Second, Forever} {
+	for _, limit := range []time.Duration{engine.NoWait, 10 * time.Second, engine.Forever} {
 		for name, fault := range map[string]Fault{"silent": silence, "out of reach": outOfReach} {
 			for _, taken := range []bool{true, false} { // the lost member
 				t.Run(fmt.Sprintf("%s, %v, taken: %v", name, limit, taken), func(t *testing.T) {
@@ -502,10 +504,10 @@ func TestRedUnderARedHoldWithASilentMember(t *testing.T) {
 						time.AfterFunc(3*time.Second, k.servers[1].ResetFaults)
 						inner, err := r.Acquire(Carry(outer), NewTerms(), limit)
 						switch limit {
-						case NoWait:
-							require.NotErrorIs(t, err, ErrLost)
-							require.NotErrorIs(t, err, ErrNotAcquired, "nobody else has a majority")
-							require.ErrorIs(t, err, ErrUnavailable)
+						case engine.NoWait:
+							require.NotErrorIs(t, err, engine.ErrLost)
+							require.NotErrorIs(t, err, engine.ErrNotAcquired, "nobody else has a majority")
+							require.ErrorIs(t, err, engine.ErrUnavailable)
 						default:
 							require.NoError(t, err)
 							Release(t, inner)
@@ -527,7 +529,7 @@ func TestRedUnderARedHoldWithASilentMember(t *testing.T) {
 // member is silent. The acquisition waits for that no longer than for a rollback.
 func TestMultiDoesNotWaitLongAfterAFailureInDoubt(t *testing.T) {
 	inDoubt := NewError("too few replicas", failure.Failure{Unconfirmed: true})
-	for _, limit := range []time.Duration{NoWait, Forever} {
+	for _, limit := range []time.Duration{engine.NoWait, engine.Forever} {
 		Bubble(t, func(t *testing.T, s *Server) {
 			s.OnEach(func(cmd Command) Fault {
 				switch {

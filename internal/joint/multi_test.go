@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/joint"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
@@ -34,7 +34,8 @@ func TestMultiAcquiresItsMembersInOrderWithOneID(t *testing.T) {
 		assert.NoError(t, Carry(hold).Err())
 		Release(t, hold)
 		s.RequireFree(t)
-		assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds(EventRenewed), "members emit none")
+		assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventReleased}, c.Kinds(engine.EventRenewed),
+			"members emit none")
 	})
 }
 
@@ -53,7 +54,8 @@ func TestMultiHoldsNothingWhileItWaits(t *testing.T) {
 		Release(t, call.Wait())
 		assert.Equal(t, time.Minute+joint.FirstPatience+joint.FirstPatience/2, s.Now())
 		s.RequireFree(t)
-		assert.Equal(t, []EventKind{EventWait, EventAcquired, EventReleased}, c.Kinds(EventRenewed))
+		assert.Equal(t, []engine.EventKind{engine.EventWait, engine.EventAcquired, engine.EventReleased},
+			c.Kinds(engine.EventRenewed))
 	})
 }
 
@@ -81,47 +83,47 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 		want  error
 		at    time.Duration
 	}{
-		{name: "a single try", limit: NoWait, want: ErrNotAcquired},
+		{name: "a single try", limit: engine.NoWait, want: engine.ErrNotAcquired},
 		{
-			name: "no member answers any longer", limit: NoWait, fault: silence, want: ErrNoAnswer,
+			name: "no member answers any longer", limit: engine.NoWait, fault: silence, want: ErrNoAnswer,
 			at: CommandTimeout + rollbackGrace,
 		},
 		{
-			name: "a member is unreachable, and no release is answered", limit: NoWait, fault: outOfReach,
+			name: "a member is unreachable, and no release is answered", limit: engine.NoWait, fault: outOfReach,
 			want: ErrDown, at: CommandTimeout,
 		},
 		{
-			name: "an error of a member, and no release is answered", limit: NoWait, fault: wrongType, want: ErrFatal,
+			name: "an error of a member, and no release is answered", limit: engine.NoWait, fault: wrongType, want: ErrFatal,
 			at: 3*time.Second + ms,
 		},
-		{name: "the limit", limit: time.Second, want: ErrNotAcquired, at: time.Second},
+		{name: "the limit", limit: time.Second, want: engine.ErrNotAcquired, at: time.Second},
 		{
-			name: "its context", limit: Forever, want: errStopped, at: 3 * time.Second,
+			name: "its context", limit: engine.Forever, want: errStopped, at: 3 * time.Second,
 			act: func(_ *Server, _ *Client, cancel context.CancelCauseFunc) { cancel(errStopped) },
 		},
 		{
-			name: "its client closes", limit: Forever, want: ErrClosed, at: 3 * time.Second,
+			name: "its client closes", limit: engine.Forever, want: engine.ErrClosed, at: 3 * time.Second,
 			act: func(_ *Server, c *Client, _ context.CancelCauseFunc) {
 				go func() { _ = c.Shut(context.Background()) }()
 			},
 		},
-		{name: "an error of a member", limit: Forever, fault: Fault{Err: ErrFatal}, want: ErrFatal},
+		{name: "an error of a member", limit: engine.Forever, fault: Fault{Err: ErrFatal}, want: ErrFatal},
 		{
 			name: "the first member is unreachable after a wait", limit: 5 * time.Second, act: failAfterAWait(ErrDown),
 			want: ErrDown, at: 5 * time.Second,
 		},
 		{
-			name: "an error of the first member after a wait", limit: Forever, act: failAfterAWait(ErrFatal),
+			name: "an error of the first member after a wait", limit: engine.Forever, act: failAfterAWait(ErrFatal),
 			want: ErrFatal, at: 3 * time.Second,
 		},
-		{name: "a member is unreachable", limit: Forever, fault: Fault{Err: ErrDown}, want: ErrDown},
+		{name: "a member is unreachable", limit: engine.Forever, fault: Fault{Err: ErrDown}, want: ErrDown},
 		{
-			name: "a member does not answer", limit: Forever, fault: Fault{Mute: true}, want: ErrNoAnswer,
+			name: "a member does not answer", limit: engine.Forever, fault: Fault{Mute: true}, want: ErrNoAnswer,
 			at: CommandTimeout,
 		},
 		{
 			name: "a member does not answer before the limit", limit: time.Second, fault: Fault{Mute: true},
-			want: ErrUnavailable, at: time.Second + answerGrace/2,
+			want: engine.ErrUnavailable, at: time.Second + answerGrace/2,
 		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
@@ -139,7 +141,7 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 			})
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
-			call := Start(t, func() (*Hold, error) { return c.MultiOf("x", "y", "z").Acquire(ctx, NewTerms(), tt.limit) })
+			call := Start(t, func() (*engine.Hold, error) { return c.MultiOf("x", "y", "z").Acquire(ctx, NewTerms(), tt.limit) })
 			if tt.act != nil {
 				Sleep(3 * time.Second)
 				tt.act(s, c, cancel)
@@ -179,8 +181,8 @@ func TestMultiWhoseContextEndsWhileItGivesWay(t *testing.T) {
 			cancel(errStopped)
 			return Fault{Delay: ms}
 		})
-		_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(ctx, NewTerms(), Forever)
-		require.ErrorIs(t, err, ErrNotAcquired)
+		_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(ctx, NewTerms(), engine.Forever)
+		require.ErrorIs(t, err, engine.ErrNotAcquired)
 		require.ErrorIs(t, err, errStopped)
 		s.ResetFaults()
 		s.Free("y")
@@ -200,9 +202,9 @@ func TestMemberOfAMultiAnswersInTheGrace(t *testing.T) {
 		want   error // nil: acquired
 	}{
 		{name: "the last one", faults: []Fault{{}, late}, asked: 2},
-		{name: "the last one, too late", faults: []Fault{{}, tooLate}, asked: 2, want: ErrNotAcquired},
-		{name: "the first one", faults: []Fault{late}, asked: 1, want: ErrNotAcquired},
-		{name: "the first one, too late", faults: []Fault{tooLate}, asked: 1, want: ErrNotAcquired},
+		{name: "the last one, too late", faults: []Fault{{}, tooLate}, asked: 2, want: engine.ErrNotAcquired},
+		{name: "the first one", faults: []Fault{late}, asked: 1, want: engine.ErrNotAcquired},
+		{name: "the first one, too late", faults: []Fault{tooLate}, asked: 1, want: engine.ErrNotAcquired},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.KeepLeases()
@@ -223,7 +225,7 @@ func TestMemberOfAMultiAnswersInTheGrace(t *testing.T) {
 // soon, and the rest of the time goes by while the first one is released.
 func TestMultiWhoseReleasesAreNotAnsweredIsNotRefused(t *testing.T) {
 	for name, tt := range map[string]struct{ wait, ctx time.Duration }{
-		"wait": {time.Second, time.Hour}, "context": {Forever, time.Second},
+		"wait": {time.Second, time.Hour}, "context": {engine.Forever, time.Second},
 	} {
 		RunBubble(t, name, func(t *testing.T, s *Server) {
 			silent := Fault{Reply: 2 * time.Second}
@@ -232,8 +234,8 @@ func TestMultiWhoseReleasesAreNotAnsweredIsNotRefused(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), tt.ctx)
 			defer cancel()
 			_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(ctx, NewTerms(), tt.wait)
-			require.ErrorIs(t, err, ErrUnavailable)
-			require.NotErrorIs(t, err, ErrNotAcquired)
+			require.ErrorIs(t, err, engine.ErrUnavailable)
+			require.NotErrorIs(t, err, engine.ErrNotAcquired)
 			assert.LessOrEqual(t, s.Now(), time.Second+50*time.Millisecond)
 		})
 	}
@@ -245,7 +247,7 @@ func TestHookThatPanicsLeavesNoMemberOfAMulti(t *testing.T) {
 		s.KeepLeases()
 		s.Script("acquire", Fault{}, Fault{Panic: true})
 		require.PanicsWithValue(t, "hook", func() {
-			_, _ = s.Client(t, "a").MultiOf("x", "y").Acquire(t.Context(), NewTerms(), Forever)
+			_, _ = s.Client(t, "a").MultiOf("x", "y").Acquire(t.Context(), NewTerms(), engine.Forever)
 		})
 		Sleep(time.Second)
 	})
@@ -253,27 +255,27 @@ func TestHookThatPanicsLeavesNoMemberOfAMulti(t *testing.T) {
 
 // panicking acquires the members of a multi lock as a whole. A hook panics when they are released
 // together.
-type panicking struct{ members []*Resource }
+type panicking struct{ members []*engine.Resource }
 
-func (*panicking) Fits(*Terms, *Terms) bool               { return true }
-func (*panicking) Subscribe(func(Message)) []Subscription { return nil }
+func (*panicking) Fits(*engine.Terms, *engine.Terms) bool               { return true }
+func (*panicking) Subscribe(func(engine.Message)) []engine.Subscription { return nil }
 
-func (w *panicking) TryAcquire(ctx context.Context, o *Owner) (res Result, err error) {
+func (w *panicking) TryAcquire(ctx context.Context, o *engine.Owner) (res engine.Result, err error) {
 	for _, m := range w.members {
-		if res, err = m.Driver.TryAcquire(ctx, &Request{Owner: *o, Terms: NewTerms()}); err != nil || !res.Granted {
+		if res, err = m.Driver.TryAcquire(ctx, &engine.Request{Owner: *o, Terms: NewTerms()}); err != nil || !res.Granted {
 			break
 		}
 	}
 	return res, err
 }
 
-func (*panicking) Release(context.Context, *Owner) ([]bool, bool, error) { panic("hook") }
+func (*panicking) Release(context.Context, *engine.Owner) ([]bool, bool, error) { panic("hook") }
 
 func TestPanicInTheReleaseOfAMultiLeavesNoMember(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.KeepLeases()
 		c := s.Client(t, "a")
-		members := []*Resource{c.Lock("x"), c.Lock("y")}
+		members := []*engine.Resource{c.Lock("x"), c.Lock("y")}
 		r := c.Joint("multi", func(l *joint.Lock) { l.Whole = &panicking{members}; joint.NewMulti(l) }, members...)
 		hold := Acquire(t, t.Context(), r)
 		require.PanicsWithValue(t, "hook", func() { _ = hold.Release(t.Context()) })
@@ -288,8 +290,8 @@ func TestMultisInOppositeOrdersBothAcquireInTheEnd(t *testing.T) {
 		a, b := s.Client(t, "a").MultiOf("x", "y"), s.Client(t, "b").MultiOf("y", "x")
 		s.OnEach(func(Command) Fault { return Fault{Delay: 5 * ms} }) // both have the first member
 		var calls []*Call
-		for _, r := range []*Resource{a, b} {
-			calls = append(calls, Start(t, func() (*Hold, error) {
+		for _, r := range []*engine.Resource{a, b} {
+			calls = append(calls, Start(t, func() (*engine.Hold, error) {
 				hold := Acquire(t, t.Context(), r)
 				time.Sleep(10 * ms)
 				return hold, hold.Release(t.Context())
@@ -305,14 +307,16 @@ func TestMultisInOppositeOrdersBothAcquireInTheEnd(t *testing.T) {
 func TestMultiIsLostWithAnyMember(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		lose func(t *testing.T, s *Server, h *Hold)
+		lose func(t *testing.T, s *Server, h *engine.Hold)
 	}{
-		{"at a renewal", func(*testing.T, *Server, *Hold) { Sleep(15 * time.Second) }},
-		{"at a check", func(t *testing.T, _ *Server, h *Hold) { require.ErrorIs(t, h.Check(t.Context()), ErrLost) }},
-		{"at an extension", func(t *testing.T, _ *Server, h *Hold) {
-			require.ErrorIs(t, h.Extend(t.Context(), time.Hour, nil), ErrLost)
+		{"at a renewal", func(*testing.T, *Server, *engine.Hold) { Sleep(15 * time.Second) }},
+		{"at a check", func(t *testing.T, _ *Server, h *engine.Hold) {
+			require.ErrorIs(t, h.Check(t.Context()), engine.ErrLost)
 		}},
-		{"at the release", func(*testing.T, *Server, *Hold) {}},
+		{"at an extension", func(t *testing.T, _ *Server, h *engine.Hold) {
+			require.ErrorIs(t, h.Extend(t.Context(), time.Hour, nil), engine.ErrLost)
+		}},
+		{"at the release", func(*testing.T, *Server, *engine.Hold) {}},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.KeepLeases()
@@ -321,11 +325,11 @@ func TestMultiIsLostWithAnyMember(t *testing.T) {
 			ctx := Carry(hold)
 			s.Forget("y")
 			tt.lose(t, s, hold)
-			require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
-			require.ErrorIs(t, context.Cause(ctx), ErrLost)
+			require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
+			require.ErrorIs(t, context.Cause(ctx), engine.ErrLost)
 			Sleep(time.Second)
 			s.RequireFree(t)
-			assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds(EventRenewed))
+			assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventLost}, c.Kinds(engine.EventRenewed))
 		})
 	}
 }
@@ -336,7 +340,7 @@ func TestMultiIsLostWhenAMemberIsReleased(t *testing.T) {
 		c := s.Client(t, "a")
 		r := c.MultiOf("x", "y")
 		hold := Acquire(t, t.Context(), r)
-		member, handle := HoldFrom(Carry(hold), c.Lock("y"))
+		member, handle := engine.HoldFrom(Carry(hold), c.Lock("y"))
 		require.NotNil(t, member)
 		assert.Nil(t, handle)
 		nested := Acquire(t, Carry(hold), c.Lock("y"))
@@ -344,9 +348,9 @@ func TestMultiIsLostWhenAMemberIsReleased(t *testing.T) {
 		Release(t, nested)
 		s.Script("release", Fault{Delay: time.Second})
 		released := StartRelease(t, member)
-		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost, "before another client can have the member")
+		require.ErrorIs(t, context.Cause(Carry(hold)), engine.ErrLost, "before another client can have the member")
 		released.Wait()
-		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
 	})
 }
 
@@ -357,12 +361,12 @@ func TestJointLocksUnderOneHoldExcludeEachOther(t *testing.T) {
 		runCluster(t, name, 3, func(t *testing.T, k *cluster) {
 			x, y := k.clients[servers[0]].Lock("x"), k.clients[servers[1]].Lock("y")
 			z := k.clients[servers[2]].Lock("z")
-			multi := func(members ...*Resource) *Resource {
+			multi := func(members ...*engine.Resource) *engine.Resource {
 				return k.clients[0].Joint("multi", joint.NewMulti, members...)
 			}
 			outer := Acquire(t, t.Context(), multi(x, z))
 			first := Acquire(t, Carry(outer), multi(x, y))
-			require.ErrorIs(t, ErrOf(multi(y, z).Acquire(Carry(outer), NewTerms(), NoWait)), ErrNotAcquired)
+			require.ErrorIs(t, ErrOf(multi(y, z).Acquire(Carry(outer), NewTerms(), engine.NoWait)), engine.ErrNotAcquired)
 			Release(t, first)
 			Release(t, Acquire(t, Carry(outer), multi(y, z)))
 			Release(t, outer)

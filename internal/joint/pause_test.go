@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/joint"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
@@ -34,38 +34,38 @@ func (c *pausingContext) Err() error {
 // returns a valid hold, or none.
 func TestAcquisitionDuringWhichTheProcessStoodStill(t *testing.T) {
 	const ttl = 300 * ms
-	lock := func(c *Client) *Resource { return c.Lock("x") }
-	multi := func(c *Client) *Resource { return c.MultiOf("x", "y", "z") }
-	red := func(c *Client) *Resource {
+	lock := func(c *Client) *engine.Resource { return c.Lock("x") }
+	multi := func(c *Client) *engine.Resource { return c.MultiOf("x", "y", "z") }
+	red := func(c *Client) *engine.Resource {
 		return c.Joint("red", joint.NewRed, c.Lock("x"), c.Lock("y"), c.Lock("z"))
 	}
 	for _, tt := range []struct {
 		name    string
-		open    func(c *Client) *Resource
-		outer   []func(*Terms) // of the hold that it nests in; nil for none
-		lingers bool           // the lock lingers in the client when the acquisition begins
+		open    func(c *Client) *engine.Resource
+		outer   []func(*engine.Terms) // of the hold that it nests in; nil for none
+		lingers bool                  // the lock lingers in the client when the acquisition begins
 	}{
 		{name: "plain", open: lock},
-		{name: "nested", open: lock, outer: []func(*Terms){FixedLease(time.Hour)}},
+		{name: "nested", open: lock, outer: []func(*engine.Terms){FixedLease(time.Hour)}},
 		{
 			name: "nested, counted by the server", open: lock,
-			outer: []func(*Terms){FixedLease(time.Hour), OwnedBy("me")},
+			outer: []func(*engine.Terms){FixedLease(time.Hour), OwnedBy("me")},
 		},
 		{name: "lingering", open: lock, lingers: true},
 		{name: "multi", open: multi},
-		{name: "nested multi", open: multi, outer: []func(*Terms){FixedLease(time.Hour)}},
-		{name: "nested, in a cohort", open: lock, outer: []func(*Terms){TTL(time.Hour), InCohort(time.Hour)}},
+		{name: "nested multi", open: multi, outer: []func(*engine.Terms){FixedLease(time.Hour)}},
+		{name: "nested, in a cohort", open: lock, outer: []func(*engine.Terms){TTL(time.Hour), InCohort(time.Hour)}},
 		{name: "red", open: red},
 	} {
 		for _, pause := range []time.Duration{ttl / 2, ttl - 20*ms, ttl} {
-			for _, limit := range []time.Duration{NoWait, Forever} {
+			for _, limit := range []time.Duration{engine.NoWait, engine.Forever} {
 				t.Run(fmt.Sprint(tt.name, ": ", pause, ", limit ", limit), func(t *testing.T) {
 					for n, last := 1, false; !last; n++ {
 						Bubble(t, func(t *testing.T, s *Server) {
 							s.MayStayHeld()
-							c := s.Client(t, "a", func(config *Config) {
+							c := s.Client(t, "a", func(config *engine.Config) {
 								lost := config.Errors.Lost
-								config.Errors.Lost = func(l Loss) error {
+								config.Errors.Lost = func(l engine.Loss) error {
 									time.Sleep(20 * ms) // before the hold ends
 									return lost(l)
 								}
@@ -91,8 +91,8 @@ func TestAcquisitionDuringWhichTheProcessStoodStill(t *testing.T) {
 							hold, err := r.Acquire(ctx, terms, limit)
 							last = ctx.calls < n
 							if err != nil {
-								require.ErrorIs(t, err, ErrLost)
-								require.NotErrorIs(t, err, ErrNotAcquired)
+								require.ErrorIs(t, err, engine.ErrLost)
+								require.NotErrorIs(t, err, engine.ErrNotAcquired)
 								assert.Nil(t, hold)
 							} else {
 								require.Positive(t, time.Until(hold.ValidUntil()), "it stood still in call %d", n)

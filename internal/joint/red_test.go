@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/joint"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
@@ -41,28 +41,28 @@ func TestRedAcquiresAMajority(t *testing.T) {
 		want  error // nil: acquired
 		at    time.Duration
 	}{
-		{name: "all answer", limit: Forever},
-		{name: "two are held", n: 2, fault: seize, limit: Forever},
-		{name: "two are unreachable", n: 2, fault: down, limit: Forever},
-		{name: "two do not answer", n: 2, fault: mute, limit: Forever, at: joint.Together},
+		{name: "all answer", limit: engine.Forever},
+		{name: "two are held", n: 2, fault: seize, limit: engine.Forever},
+		{name: "two are unreachable", n: 2, fault: down, limit: engine.Forever},
+		{name: "two do not answer", n: 2, fault: mute, limit: engine.Forever, at: joint.Together},
 		{name: "two do not answer before the limit", n: 2, fault: mute, limit: time.Second, at: joint.Together},
 		{name: "two do not answer, and the limit is short", n: 2, fault: mute, limit: 2 * ms, at: ms},
-		{name: "three are held: a single try", n: 3, fault: seize, limit: NoWait, want: ErrNotAcquired},
+		{name: "three are held: a single try", n: 3, fault: seize, limit: engine.NoWait, want: engine.ErrNotAcquired},
 		{
-			name: "three are held: the limit", n: 3, fault: seize, limit: time.Second, want: ErrNotAcquired,
+			name: "three are held: the limit", n: 3, fault: seize, limit: time.Second, want: engine.ErrNotAcquired,
 			at: time.Second,
 		},
-		{name: "three are unreachable", n: 3, fault: down, limit: Forever, want: ErrDown},
+		{name: "three are unreachable", n: 3, fault: down, limit: engine.Forever, want: ErrDown},
 		{
-			name: "three do not answer", n: 3, fault: mute, limit: Forever, want: ErrUnavailable,
+			name: "three do not answer", n: 3, fault: mute, limit: engine.Forever, want: engine.ErrUnavailable,
 			at: 2 * time.Second, // the budget of a member
 		},
 		{
-			name: "three do not answer, and then the others neither", n: 5, fault: fade, limit: Forever,
-			want: ErrUnavailable, at: 2 * time.Second,
+			name: "three do not answer, and then the others neither", n: 5, fault: fade, limit: engine.Forever,
+			want: engine.ErrUnavailable, at: 2 * time.Second,
 		},
 		{
-			name: "three do not answer before the limit", n: 3, fault: mute, limit: time.Second, want: ErrUnavailable,
+			name: "three do not answer before the limit", n: 3, fault: mute, limit: time.Second, want: engine.ErrUnavailable,
 			at: time.Second + rollbackGrace/2,
 		},
 	} {
@@ -82,7 +82,7 @@ func TestRedAcquiresAMajority(t *testing.T) {
 			default:
 				require.ErrorIs(t, err, tt.want)
 				assert.False(t, failure.Of(err).InDoubt())
-				assert.Equal(t, errors.Is(tt.want, ErrNotAcquired), errors.Is(err, ErrNotAcquired), "%v", err)
+				assert.Equal(t, errors.Is(tt.want, engine.ErrNotAcquired), errors.Is(err, engine.ErrNotAcquired), "%v", err)
 			}
 			// A failed attempt waits for the releases of what it acquired, within the budget and
 			// the command timeout.
@@ -103,7 +103,7 @@ func TestRedWaitsForHoldersBesideAnUnreachableMember(t *testing.T) {
 		k.each(2, func(s *Server) { s.Seize("x", "other", 0) })
 		k.servers[2].OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
 		_, err := redOf(k.clients).Acquire(t.Context(), NewTerms(), time.Second)
-		require.ErrorIs(t, err, ErrNotAcquired)
+		require.ErrorIs(t, err, engine.ErrNotAcquired)
 		require.ErrorIs(t, err, ErrDown)
 		k.each(2, func(s *Server) { s.Forget("x") })
 		Sleep(time.Second)
@@ -141,7 +141,7 @@ func TestRedRivalsDoNotBlockEachOther(t *testing.T) {
 		}
 		var calls []*Call
 		for _, clients := range sets {
-			calls = append(calls, Start(t, func() (*Hold, error) {
+			calls = append(calls, Start(t, func() (*engine.Hold, error) {
 				hold := Acquire(t, t.Context(), redOf(clients))
 				return hold, hold.Release(t.Context())
 			}))
@@ -176,9 +176,9 @@ func TestRedHoldLivesWithAMajority(t *testing.T) {
 				assert.Equal(t, ms, time.Until(hold.ValidUntil()))
 			}
 			Sleep(5 * time.Minute)
-			assert.Equal(t, tt.lost, errors.Is(context.Cause(ctx), ErrLost))
+			assert.Equal(t, tt.lost, errors.Is(context.Cause(ctx), engine.ErrLost))
 			err := hold.Release(t.Context())
-			assert.Equal(t, tt.lost, errors.Is(err, ErrLost), "%v", err)
+			assert.Equal(t, tt.lost, errors.Is(err, engine.ErrLost), "%v", err)
 			k.each(tt.n, (*Server).ResetFaults)
 			Sleep(5 * time.Minute)
 		})
@@ -215,14 +215,16 @@ func TestRedWhoseMembersMissTheirBudgetTriesAgain(t *testing.T) {
 		{name: "once", faults: []Fault{{Mute: true}}, wait: 10 * time.Second, least: budget, most: budget + time.Second},
 		{
 			name: "always", faults: []Fault{{Mute: true}, {Mute: true}, {Mute: true}, {Mute: true}, {Mute: true}},
-			wait: time.Minute, err: ErrUnavailable, least: CommandTimeout - budget, most: CommandTimeout + budget,
+			wait: time.Minute, err: engine.ErrUnavailable, least: CommandTimeout - budget, most: CommandTimeout + budget,
 		},
 		{
 			name: "until the wait ends", faults: []Fault{{Mute: true}, {Mute: true}, {Mute: true}, {Mute: true}},
-			wait: 3 * time.Second, err: ErrUnavailable, least: 3 * time.Second, most: 3*time.Second + 50*ms,
+			wait: 3 * time.Second, err: engine.ErrUnavailable, least: 3 * time.Second, most: 3*time.Second + 50*ms,
 		},
-		{name: "without an end", faults: []Fault{{Mute: true}}, wait: Forever, err: ErrUnavailable, most: 3 * time.Second},
-		{name: "a try", faults: []Fault{{Mute: true}}, wait: NoWait, err: ErrUnavailable, most: 3 * time.Second},
+		{name: "without an end", faults: []Fault{{Mute: true}}, wait: engine.Forever, err: engine.ErrUnavailable,
+			most: 3 * time.Second},
+		{name: "a try", faults: []Fault{{Mute: true}}, wait: engine.NoWait, err: engine.ErrUnavailable,
+			most: 3 * time.Second},
 		{name: "another error", faults: []Fault{down}, wait: 10 * time.Second, err: ErrDown, most: time.Second},
 	} {
 		runCluster(t, tt.name, 3, func(t *testing.T, k *cluster) {
@@ -233,7 +235,7 @@ func TestRedWhoseMembersMissTheirBudgetTriesAgain(t *testing.T) {
 			assert.LessOrEqual(t, time.Since(began), tt.most)
 			if tt.err != nil {
 				require.ErrorIs(t, err, tt.err)
-				require.NotErrorIs(t, err, ErrNotAcquired)
+				require.NotErrorIs(t, err, engine.ErrNotAcquired)
 			} else {
 				require.NoError(t, err)
 				Release(t, hold)

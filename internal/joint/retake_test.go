@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
@@ -40,8 +40,8 @@ func TestRetakenMemberIsWatched(t *testing.T) {
 		require.NoError(t, Carry(hold).Err())
 		k.servers[0].Forget("x")
 		Sleep(found)
-		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
-		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		require.ErrorIs(t, context.Cause(Carry(hold)), engine.ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
 		k.servers[1].Free("x")
 	})
 }
@@ -97,7 +97,7 @@ func TestRetakeIsWithdrawnAtOnce(t *testing.T) {
 		runCluster(t, name, 3, func(t *testing.T, k *cluster) {
 			k.each(3, (*Server).KeepLeases)
 			hold := Acquire(t, t.Context(), redOf(k.clients))
-			member, _ := HoldFrom(Carry(hold), k.clients[0].Lock("x"))
+			member, _ := engine.HoldFrom(Carry(hold), k.clients[0].Lock("x"))
 			k.servers[0].Forget("x")
 			k.servers[0].OnEach(func(cmd Command) Fault { return Fault{Mute: cmd.Op == "acquire"} })
 			Sleep(found + 20*time.Second)
@@ -108,7 +108,7 @@ func TestRetakeIsWithdrawnAtOnce(t *testing.T) {
 				Sleep(2 * time.Second) // the budget of an attempt
 				k.requireFree(t)
 			} else {
-				require.ErrorIs(t, member.Release(t.Context()), ErrLost)
+				require.ErrorIs(t, member.Release(t.Context()), engine.ErrLost)
 				Sleep(DefaultTTL / 3)
 				assert.Equal(t, 2, k.holders(hold.ID()))
 				require.NoError(t, Carry(hold).Err())
@@ -122,10 +122,10 @@ func TestRetakeIsWithdrawnAtOnce(t *testing.T) {
 func TestReleaseOfALostMemberDoesNotFreeItsReplacement(t *testing.T) {
 	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		hold := Acquire(t, t.Context(), redOf(k.clients))
-		member, _ := HoldFrom(Carry(hold), k.clients[0].Lock("x"))
+		member, _ := engine.HoldFrom(Carry(hold), k.clients[0].Lock("x"))
 		k.servers[0].Forget("x")
 		Sleep(found)
-		require.ErrorIs(t, member.Release(t.Context()), ErrLost)
+		require.ErrorIs(t, member.Release(t.Context()), engine.ErrLost)
 		Settle()
 		assert.Equal(t, 3, k.holders(hold.ID()))
 		Release(t, hold)
@@ -134,7 +134,7 @@ func TestReleaseOfALostMemberDoesNotFreeItsReplacement(t *testing.T) {
 
 // Members with a fixed lease, or with an id that the caller names, are not retaken.
 func TestOnlyRenewedMembersOfAPrivateIDAreRetaken(t *testing.T) {
-	for _, option := range []func(*Terms){FixedLease(time.Hour), OwnedBy("me")} {
+	for _, option := range []func(*engine.Terms){FixedLease(time.Hour), OwnedBy("me")} {
 		onCluster(t, 3, func(t *testing.T, k *cluster) {
 			hold := Acquire(t, t.Context(), redOf(k.clients), option)
 			k.servers[0].Forget("x")
@@ -214,7 +214,7 @@ func TestRetakenMembersHaveTheRestOfTheLimit(t *testing.T) {
 		}
 		<-Carry(hold).Done()
 		assert.InDelta(t, 0, time.Until(limit), float64(time.Second))
-		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
 		Sleep(time.Second) // the retake of the member that ended first may be under way
 	})
 }
@@ -311,7 +311,7 @@ func TestRetakesNeverBringABrokenMajorityBack(t *testing.T) {
 				k.clients = append(k.clients, s.NewClient(fmt.Sprint("a", i)))
 				rivals = append(rivals, s.NewClient(fmt.Sprint("b", i)))
 			}
-			hold, err := redOf(k.clients).Acquire(context.Background(), NewTerms(TTL(3*time.Second)), Forever)
+			hold, err := redOf(k.clients).Acquire(context.Background(), NewTerms(TTL(3*time.Second)), engine.Forever)
 			require.NoError(rt, err)
 			for _, s := range k.servers {
 				s.OnEach(next)
@@ -321,7 +321,7 @@ func TestRetakesNeverBringABrokenMajorityBack(t *testing.T) {
 			overlap := false
 			rival.Go(func() {
 				for ctx.Err() == nil {
-					other, err := redOf(rivals).Acquire(ctx, NewTerms(TTL(time.Second)), NoWait)
+					other, err := redOf(rivals).Acquire(ctx, NewTerms(TTL(time.Second)), engine.NoWait)
 					if err == nil {
 						overlap = overlap || Carry(hold).Err() == nil && time.Now().Before(hold.ValidUntil())
 						_ = other.Release(context.Background())
@@ -330,7 +330,7 @@ func TestRetakesNeverBringABrokenMajorityBack(t *testing.T) {
 				}
 			})
 			held := func(i int) bool {
-				member, _ := HoldFrom(Carry(hold), k.clients[i].Lock("x"))
+				member, _ := engine.HoldFrom(Carry(hold), k.clients[i].Lock("x"))
 				return member != nil && k.servers[i].Holder("x", hold.ID()).Count > 0
 			}
 			for n, i := range forgets {

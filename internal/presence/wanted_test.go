@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 	"github.com/redlatch/redlatch/pubsub"
 )
@@ -92,19 +92,19 @@ func TestShortHoldsAreNotAskedFor(t *testing.T) {
 func TestHoldHearsThatItIsWanted(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		wants  func(t *testing.T, c *client, h *Hold)
+		wants  func(t *testing.T, c *client, h *engine.Hold)
 		within time.Duration
 	}{
-		{"an ask", func(_ *testing.T, c *client, h *Hold) {
+		{"an ask", func(_ *testing.T, c *client, h *engine.Hold) {
 			c.presence.Receive(pubsub.Signal{Payload: "ask\np:x\n" + h.ID()})
 		}, 0},
-		{"a waiter of the same client", func(t *testing.T, c *client, _ *Hold) {
+		{"a waiter of the same client", func(t *testing.T, c *client, _ *engine.Hold) {
 			StartAcquire(t, t.Context(), c.Lock("x"))
 		}, 200 * ms},
-		{"a request of the same client that polls", func(t *testing.T, c *client, _ *Hold) {
+		{"a request of the same client that polls", func(t *testing.T, c *client, _ *engine.Hold) {
 			StartAcquire(t, t.Context(), c.Lock("x"), Polling(10*ms, 50*ms))
 		}, 200 * ms},
-		{"a waiter of another library", func(_ *testing.T, c *client, _ *Hold) { c.foreign.Store("x") }, time.Second},
+		{"a waiter of another library", func(_ *testing.T, c *client, _ *engine.Hold) { c.foreign.Store("x") }, time.Second},
 	} {
 		for _, isEarly := range []bool{true, false} { // the hold listens before somebody waits
 			t.Run(tt.name, func(t *testing.T) {
@@ -132,8 +132,8 @@ func TestHoldHearsThatItIsWanted(t *testing.T) {
 					assert.LessOrEqual(t, time.Since(began), tt.within)
 					Release(t, h)
 					synctest.Wait()
-					assert.True(t, IsClosed(h.Wanted()))
-					assert.False(t, IsClosed(bystander.Wanted()))
+					assert.True(t, engine.IsClosed(h.Wanted()))
+					assert.False(t, engine.IsClosed(bystander.Wanted()))
 					Release(t, bystander)
 				})
 			})
@@ -166,7 +166,7 @@ func TestEndedHoldDoesNotListen(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		h := Acquire(t, t.Context(), c.Lock("x"))
 		Release(t, h)
-		assert.False(t, IsClosed(h.Wanted()))
+		assert.False(t, engine.IsClosed(h.Wanted()))
 		keep := Acquire(t, t.Context(), c.Lock("y"))
 		Sleep(5 * time.Second)
 		assert.Empty(t, c.looks)
@@ -188,8 +188,8 @@ func TestAllHoldersAreAsked(t *testing.T) {
 		assert.NoError(t, err)
 		assert.Equal(t, []int{1, 2}, []int{told, holders})
 		synctest.Wait()
-		assert.True(t, IsClosed(a.Wanted()))
-		assert.True(t, IsClosed(b.Wanted()))
+		assert.True(t, engine.IsClosed(a.Wanted()))
+		assert.True(t, engine.IsClosed(b.Wanted()))
 		Release(t, a, b)
 	})
 }

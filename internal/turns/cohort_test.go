@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
@@ -21,7 +21,7 @@ const testCohort = time.Second
 func TestCohortPassesTheLockOnWithoutACommand(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		added := 0
-		c := s.Client(t, "a", func(c *Config) { c.Presence.HoldAdded = func() { added++ } })
+		c := s.Client(t, "a", func(c *engine.Config) { c.Presence.HoldAdded = func() { added++ } })
 		r := c.Lock("x")
 		first := Acquire(t, t.Context(), r, InCohort(testCohort))
 		var waiters []*Call
@@ -41,23 +41,23 @@ func TestCohortPassesTheLockOnWithoutACommand(t *testing.T) {
 			assert.Equal(t, last.Token()+1, next.Token())
 			assert.Equal(t, 1, next.Depth())
 			assert.Equal(t, until, next.ValidUntil(), "passing on confirms nothing")
-			assert.ErrorIs(t, context.Cause(ctx), ErrReleased)
+			assert.ErrorIs(t, context.Cause(ctx), engine.ErrReleased)
 			assert.NoError(t, Carry(next).Err())
-			assert.ErrorIs(t, last.Release(t.Context()), ErrReleased)
+			assert.ErrorIs(t, last.Release(t.Context()), engine.ErrReleased)
 			last = next
 		}
 		assert.Len(t, s.Commands(), commands, "nothing was sent")
 		assert.Equal(t, 1+4, added, "the outer hold, and one for each turn")
-		assert.Equal(t, 30*ms, c.Event(t, EventAcquired).Waited)
-		assert.Equal(t, 10*ms, c.Event(t, EventReleased).Held)
+		assert.Equal(t, 30*ms, c.Event(t, engine.EventAcquired).Waited)
+		assert.Equal(t, 10*ms, c.Event(t, engine.EventReleased).Held)
 
 		Release(t, last)
 		s.RequireFree(t)
 		assert.Len(t, s.Sent("release"), 1)
-		assert.ElementsMatch(t, []EventKind{ // the new holder may be quicker than the former one
-			EventAcquired, EventReleased, EventAcquired, EventReleased,
-			EventAcquired, EventReleased, EventAcquired, EventReleased,
-		}, c.Kinds(EventWait))
+		assert.ElementsMatch(t, []engine.EventKind{ // the new holder may be quicker than the former one
+			engine.EventAcquired, engine.EventReleased, engine.EventAcquired, engine.EventReleased,
+			engine.EventAcquired, engine.EventReleased, engine.EventAcquired, engine.EventReleased,
+		}, c.Kinds(engine.EventWait))
 		again := Acquire(t, t.Context(), r)
 		assert.Greater(t, again.Token(), last.Token())
 		Release(t, again)
@@ -69,38 +69,39 @@ func TestCohortPassesTheLockOnWithoutACommand(t *testing.T) {
 func TestCohortDoesNotPassTheLockOn(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		holder []func(*Terms) // in addition to its cohort
-		waiter []func(*Terms) // instead of its cohort
-		config func(*Config)
-		act    func(t *testing.T, s *Server, holder *Hold) (end func())
+		holder []func(*engine.Terms) // in addition to its cohort
+		waiter []func(*engine.Terms) // instead of its cohort
+		config func(*engine.Config)
+		act    func(t *testing.T, s *Server, holder *engine.Hold) (end func())
 		cohort time.Duration // of both; 0: testCohort
 	}{
-		{name: "to a waiter without a cohort", waiter: []func(*Terms){InCohort(0)}},
-		{name: "to a waiter with another limit", waiter: []func(*Terms){InCohort(2 * testCohort)}},
-		{name: "to a waiter with another TTL", waiter: []func(*Terms){InCohort(testCohort), TTL(7 * time.Second)}},
-		{name: "to a waiter with a fixed lease", waiter: []func(*Terms){InCohort(testCohort), FixedLease(DefaultTTL)}},
-		{name: "to a waiter with a limit of its hold", waiter: []func(*Terms){InCohort(testCohort), MaxHold(DefaultTTL)}},
-		{name: "to a waiter with a shared id", waiter: []func(*Terms){InCohort(testCohort), OwnedBy("me")}},
-		{name: "to a waiter that polls", waiter: []func(*Terms){InCohort(testCohort), Polling(10*ms, 10*ms)}},
-		{name: "of a holder without a cohort", holder: []func(*Terms){InCohort(0)}},
-		{name: "of a holder with a fixed lease", holder: []func(*Terms){FixedLease(DefaultTTL)}},
-		{name: "of a holder with a limit of its hold", holder: []func(*Terms){MaxHold(DefaultTTL)}},
-		{name: "of a holder with a shared id", holder: []func(*Terms){OwnedBy("me")}},
-		{name: "where replicas must confirm", config: func(c *Config) { c.NeedsReplicas = true }},
-		{name: "that was extended", act: func(t *testing.T, _ *Server, holder *Hold) func() {
+		{name: "to a waiter without a cohort", waiter: []func(*engine.Terms){InCohort(0)}},
+		{name: "to a waiter with another limit", waiter: []func(*engine.Terms){InCohort(2 * testCohort)}},
+		{name: "to a waiter with another TTL", waiter: []func(*engine.Terms){InCohort(testCohort), TTL(7 * time.Second)}},
+		{name: "to a waiter with a fixed lease", waiter: []func(*engine.Terms){InCohort(testCohort), FixedLease(DefaultTTL)}},
+		{name: "to a waiter with a limit of its hold",
+			waiter: []func(*engine.Terms){InCohort(testCohort), MaxHold(DefaultTTL)}},
+		{name: "to a waiter with a shared id", waiter: []func(*engine.Terms){InCohort(testCohort), OwnedBy("me")}},
+		{name: "to a waiter that polls", waiter: []func(*engine.Terms){InCohort(testCohort), Polling(10*ms, 10*ms)}},
+		{name: "of a holder without a cohort", holder: []func(*engine.Terms){InCohort(0)}},
+		{name: "of a holder with a fixed lease", holder: []func(*engine.Terms){FixedLease(DefaultTTL)}},
+		{name: "of a holder with a limit of its hold", holder: []func(*engine.Terms){MaxHold(DefaultTTL)}},
+		{name: "of a holder with a shared id", holder: []func(*engine.Terms){OwnedBy("me")}},
+		{name: "where replicas must confirm", config: func(c *engine.Config) { c.NeedsReplicas = true }},
+		{name: "that was extended", act: func(t *testing.T, _ *Server, holder *engine.Hold) func() {
 			require.NoError(t, holder.Extend(t.Context(), time.Hour, nil))
 			return nil
 		}},
-		{name: "under a nested hold", act: func(t *testing.T, _ *Server, holder *Hold) func() {
+		{name: "under a nested hold", act: func(t *testing.T, _ *Server, holder *engine.Hold) func() {
 			nested := Acquire(t, Carry(holder), holder.Resource(), FixedLease(DefaultTTL))
 			return func() { Release(t, nested) }
 		}},
-		{name: "of a nested hold with a limit", act: func(t *testing.T, _ *Server, holder *Hold) func() {
+		{name: "of a nested hold with a limit", act: func(t *testing.T, _ *Server, holder *engine.Hold) func() {
 			nested := Acquire(t, Carry(holder), holder.Resource(), MaxHold(DefaultTTL))
 			return func() { Release(t, nested) }
 		}},
 		{name: "that somebody has released, while nobody knows yet who has it", act: func(
-			_ *testing.T, s *Server, _ *Hold,
+			_ *testing.T, s *Server, _ *engine.Hold,
 		) func() {
 			s.OnEach(func(Command) Fault { return Fault{Reply: 10 * ms} })
 			s.Message("x")
@@ -108,27 +109,28 @@ func TestCohortDoesNotPassTheLockOn(t *testing.T) {
 			s.ResetFaults()
 			return nil
 		}},
-		{name: "when its time is over", act: func(*testing.T, *Server, *Hold) func() {
+		{name: "when its time is over", act: func(*testing.T, *Server, *engine.Hold) func() {
 			Sleep(testCohort)
 			return nil
 		}},
-		{name: "that the server has not confirmed for half a TTL", act: func(_ *testing.T, s *Server, holder *Hold) func() {
-			s.OnEach(func(c Command) Fault { return Fault{Lost: c.Op == "renew"} })
-			Sleep(DefaultTTL/2 + ms)
-			s.ResetFaults()
-			return nil
-		}, cohort: time.Hour},
+		{name: "that the server has not confirmed for half a TTL",
+			act: func(_ *testing.T, s *Server, holder *engine.Hold) func() {
+				s.OnEach(func(c Command) Fault { return Fault{Lost: c.Op == "renew"} })
+				Sleep(DefaultTTL/2 + ms)
+				s.ResetFaults()
+				return nil
+			}, cohort: time.Hour},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			if tt.config == nil {
-				tt.config = func(*Config) {}
+				tt.config = func(*engine.Config) {}
 			}
 			limit := InCohort(max(tt.cohort, testCohort))
 			if tt.waiter == nil {
-				tt.waiter = []func(*Terms){limit}
+				tt.waiter = []func(*engine.Terms){limit}
 			}
 			r := s.Client(t, "a", tt.config).Lock("x")
-			holder := Acquire(t, t.Context(), r, append([]func(*Terms){limit}, tt.holder...)...)
+			holder := Acquire(t, t.Context(), r, append([]func(*engine.Terms){limit}, tt.holder...)...)
 			waiter := StartAcquire(t, t.Context(), r, tt.waiter...)
 			end := func() {}
 			if tt.act != nil {
@@ -177,7 +179,7 @@ func TestCohortThatHasUsedItsTokensReservesMore(t *testing.T) {
 		r := s.Client(t, "a").Lock("x")
 		hold := Acquire(t, t.Context(), r, InCohort(time.Hour))
 		id := hold.ID()
-		for n := int64(1); n <= 2*OuterTokens; n++ {
+		for n := int64(1); n <= 2*engine.OuterTokens; n++ {
 			require.Equal(t, n, hold.Token())
 			waiter := StartAcquire(t, t.Context(), r, InCohort(time.Hour))
 			Release(t, hold)
@@ -207,24 +209,24 @@ func TestNestedHoldOfACohortHasTheTokenOfItsOuterHold(t *testing.T) {
 func TestLossEndsTheCohort(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		find func(t *testing.T, member *Hold)
+		find func(t *testing.T, member *engine.Hold)
 	}{
-		{"found by a renewal", func(t *testing.T, member *Hold) {
+		{"found by a renewal", func(t *testing.T, member *engine.Hold) {
 			Sleep(DefaultTTL / 3)
-			assert.ErrorIs(t, context.Cause(Carry(member)), ErrLost)
-			assert.ErrorIs(t, member.Release(t.Context()), ErrLost)
+			assert.ErrorIs(t, context.Cause(Carry(member)), engine.ErrLost)
+			assert.ErrorIs(t, member.Release(t.Context()), engine.ErrLost)
 		}},
-		{"found after a takeover notice", func(t *testing.T, member *Hold) {
-			assert.ErrorIs(t, member.Ownership().Verify(t.Context()), ErrLost)
-			assert.ErrorIs(t, member.Release(t.Context()), ErrLost)
+		{"found after a takeover notice", func(t *testing.T, member *engine.Hold) {
+			assert.ErrorIs(t, member.Ownership().Verify(t.Context()), engine.ErrLost)
+			assert.ErrorIs(t, member.Release(t.Context()), engine.ErrLost)
 		}},
-		{"found by a check", func(t *testing.T, member *Hold) {
-			assert.ErrorIs(t, member.Check(t.Context()), ErrLost)
-			assert.ErrorIs(t, member.Release(t.Context()), ErrLost)
+		{"found by a check", func(t *testing.T, member *engine.Hold) {
+			assert.ErrorIs(t, member.Check(t.Context()), engine.ErrLost)
+			assert.ErrorIs(t, member.Release(t.Context()), engine.ErrLost)
 		}},
-		{"found by the last release", func(t *testing.T, member *Hold) {
+		{"found by the last release", func(t *testing.T, member *engine.Hold) {
 			Sleep(5 * time.Second) // the time of the cohort is over
-			assert.ErrorIs(t, member.Release(t.Context()), ErrLost)
+			assert.ErrorIs(t, member.Release(t.Context()), engine.ErrLost)
 		}},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
@@ -286,7 +288,7 @@ func TestWaiterThatGivesUpPassesTheLockOn(t *testing.T) {
 			Sleep(20 * time.Second)
 			s.RequireFree(t)
 			assert.Empty(t, s.Sent("rollback"), "the waiter has sent nothing that may be executed late")
-			assert.Len(t, c.Kinds(EventWait), map[bool]int{true: 5, false: 3}[second != nil])
+			assert.Len(t, c.Kinds(engine.EventWait), map[bool]int{true: 5, false: 3}[second != nil])
 		})
 	}
 }
@@ -311,9 +313,9 @@ func TestWaiterDoesNotAcceptALockThatIsOver(t *testing.T) {
 		over  bool
 	}{{"in time", DefaultTTL/2 - time.Second, false}, {"too late", DefaultTTL / 2, true}} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
-			c := s.Client(t, "a", func(config *Config) {
+			c := s.Client(t, "a", func(config *engine.Config) {
 				lost := config.Errors.Lost
-				config.Errors.Lost = func(l Loss) error {
+				config.Errors.Lost = func(l engine.Loss) error {
 					time.Sleep(time.Second) // before the hold ends
 					return lost(l)
 				}
@@ -339,16 +341,16 @@ func TestWaiterDoesNotAcceptALockThatIsOver(t *testing.T) {
 func TestTakeoverDuringACohortDelaysNoWaiter(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		lost   int                                        // events
-		happen func(t *testing.T, s *Server, first *Hold) // while the waiter is awake, and has not looked yet
+		lost   int                                               // events
+		happen func(t *testing.T, s *Server, first *engine.Hold) // while the waiter is awake, and has not looked yet
 	}{
-		{"a message has come", 1, func(t *testing.T, s *Server, first *Hold) {
+		{"a message has come", 1, func(t *testing.T, s *Server, first *engine.Hold) {
 			s.Message("x")
 			synctest.Wait()
-			assert.ErrorIs(t, first.Release(t.Context()), ErrLost,
+			assert.ErrorIs(t, first.Release(t.Context()), engine.ErrLost,
 				"the waiter has a reason to try: the lost hold is not passed on")
 		}},
-		{"the loss is found before the hold is accepted", 0, func(t *testing.T, _ *Server, first *Hold) {
+		{"the loss is found before the hold is accepted", 0, func(t *testing.T, _ *Server, first *engine.Hold) {
 			require.NoError(t, first.Release(t.Context()))
 			first.Ownership().LoseAsGone()
 		}},
@@ -367,7 +369,7 @@ func TestTakeoverDuringACohortDelaysNoWaiter(t *testing.T) {
 			assert.NotEqual(t, first.ID(), hold.ID(), "the lost hold is nobody's")
 			assert.NoError(t, hold.Check(t.Context()))
 			Release(t, hold)
-			assert.Len(t, c.Kinds(EventWait, EventAcquired, EventReleased), tt.lost)
+			assert.Len(t, c.Kinds(engine.EventWait, engine.EventAcquired, engine.EventReleased), tt.lost)
 		})
 	}
 }
@@ -382,7 +384,7 @@ func TestCohortEndsWhenTheServerGrantsTheLockToAWaiter(t *testing.T) {
 		third := StartAcquire(t, t.Context(), r, InCohort(testCohort))
 		s.Free("x")
 		hold := second.Wait()
-		assert.ErrorIs(t, first.Release(t.Context()), ErrLost)
+		assert.ErrorIs(t, first.Release(t.Context()), engine.ErrLost)
 		assert.False(t, third.Returned(), "the second one has the lock")
 		Release(t, hold)
 		assert.Equal(t, hold.ID(), third.Wait().ID(), "its cohort goes on")
@@ -409,14 +411,14 @@ func TestEventsAreBalancedIfAPassedOnLockIsLost(t *testing.T) {
 			waiter.End()
 			cancel()
 			if hold := waiter.Hold; hold != nil && hold.ID() == first.ID() { // its goroutine was faster
-				assert.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+				assert.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
 			} else if hold != nil { // it has acquired by itself
 				Release(t, hold)
 			}
 			synctest.Wait()
 			began, ended := 0, 0
-			for _, kind := range c.Kinds(EventWait, EventNotAcquired) {
-				if kind == EventAcquired {
+			for _, kind := range c.Kinds(engine.EventWait, engine.EventNotAcquired) {
+				if kind == engine.EventAcquired {
 					began++
 				} else {
 					ended++
@@ -458,7 +460,7 @@ func TestCloseEndsACohort(t *testing.T) {
 		go func() { _ = c.Shut(t.Context()) }()
 		synctest.Wait()
 		Release(t, first)
-		assert.ErrorIs(t, waiter.WaitErr(), ErrClosed)
+		assert.ErrorIs(t, waiter.WaitErr(), engine.ErrClosed)
 		<-c.Closed
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
@@ -30,7 +30,7 @@ func TestLingeringLockIsAcquiredWithoutACommand(t *testing.T) {
 		commands := len(s.Commands())
 		for range 20 {
 			Sleep(testLinger - ms)
-			assert.ErrorIs(t, context.Cause(ctx), ErrReleased)
+			assert.ErrorIs(t, context.Cause(ctx), engine.ErrReleased)
 			assert.Equal(t, []string{first.ID()}, s.IDs("x"))
 			hold := Acquire(t, t.Context(), r, Lingering(testLinger))
 			assert.Equal(t, first.ID(), hold.ID())
@@ -38,7 +38,7 @@ func TestLingeringLockIsAcquiredWithoutACommand(t *testing.T) {
 			assert.Equal(t, 1, hold.Depth())
 			assert.False(t, hold.ValidUntil().After(time.Now().Add(DefaultTTL)))
 			assert.NoError(t, Carry(hold).Err())
-			assert.ErrorIs(t, last.Release(t.Context()), ErrReleased)
+			assert.ErrorIs(t, last.Release(t.Context()), engine.ErrReleased)
 			nested := Acquire(t, Carry(hold), r, Lingering(testLinger))
 			assert.Equal(t, hold.Token(), nested.Token())
 			Release(t, nested)
@@ -54,11 +54,11 @@ func TestLingeringLockIsAcquiredWithoutACommand(t *testing.T) {
 		s.RequireFree(t)
 		assert.Len(t, s.Sent("release"), 1)
 		began, ended := 0, 0
-		for _, kind := range c.Kinds(EventRenewed) {
+		for _, kind := range c.Kinds(engine.EventRenewed) {
 			switch kind {
-			case EventAcquired, EventNested:
+			case engine.EventAcquired, engine.EventNested:
 				began++
-			case EventReleased:
+			case engine.EventReleased:
 				ended++
 			default:
 				assert.Fail(t, "an event of a lock that lingers", "%v", kind)
@@ -96,13 +96,14 @@ func TestLockThatHasLingeredOftenIsPassedOn(t *testing.T) {
 
 // A user has the lock. A single try of the same client fails without a command.
 func TestTryBehindAUserSendsNothing(t *testing.T) {
-	for name, option := range map[string]func(*Terms){"cohort": InCohort(testCohort), "linger": Lingering(testLinger)} {
+	for name, option := range map[string]func(*engine.Terms){"cohort": InCohort(testCohort),
+		"linger": Lingering(testLinger)} {
 		RunBubble(t, name, func(t *testing.T, s *Server) {
 			s.MayStayHeld()
 			r := s.Client(t, "a").Lock("x")
 			hold := Acquire(t, t.Context(), r, option)
 			commands := len(s.Commands())
-			require.ErrorIs(t, ErrOf(r.Acquire(t.Context(), NewTerms(option), NoWait)), ErrNotAcquired)
+			require.ErrorIs(t, ErrOf(r.Acquire(t.Context(), NewTerms(option), engine.NoWait)), engine.ErrNotAcquired)
 			assert.Len(t, s.Commands(), commands)
 			Release(t, hold)
 		})
@@ -119,7 +120,7 @@ func TestLingeringLockIsRenewed(t *testing.T) {
 		hold := Acquire(t, t.Context(), r, Lingering(time.Hour))
 		assert.Len(t, s.Sent("acquire"), 1)
 		assert.Greater(t, time.Until(hold.ValidUntil()), DefaultTTL/2)
-		assert.Empty(t, c.Kinds(EventAcquired, EventReleased), "nobody holds, so there is no event")
+		assert.Empty(t, c.Kinds(engine.EventAcquired, engine.EventReleased), "nobody holds, so there is no event")
 		Release(t, hold)
 	})
 }
@@ -129,27 +130,27 @@ func TestLockDoesNotLinger(t *testing.T) {
 	limit := Lingering(testLinger)
 	for _, tt := range []struct {
 		name   string
-		holder []func(*Terms) // in addition to its linger
-		config func(*Config)
-		act    func(t *testing.T, s *Server, holder *Hold)
+		holder []func(*engine.Terms) // in addition to its linger
+		config func(*engine.Config)
+		act    func(t *testing.T, s *Server, holder *engine.Hold)
 	}{
-		{name: "with a fixed lease", holder: []func(*Terms){FixedLease(DefaultTTL)}},
-		{name: "with a limit of the hold", holder: []func(*Terms){MaxHold(DefaultTTL)}},
-		{name: "with a shared id", holder: []func(*Terms){OwnedBy("me")}},
-		{name: "where replicas must confirm", config: func(c *Config) { c.NeedsReplicas = true }},
-		{name: "where the client does not listen", config: func(c *Config) {
+		{name: "with a fixed lease", holder: []func(*engine.Terms){FixedLease(DefaultTTL)}},
+		{name: "with a limit of the hold", holder: []func(*engine.Terms){MaxHold(DefaultTTL)}},
+		{name: "with a shared id", holder: []func(*engine.Terms){OwnedBy("me")}},
+		{name: "where replicas must confirm", config: func(c *engine.Config) { c.NeedsReplicas = true }},
+		{name: "where the client does not listen", config: func(c *engine.Config) {
 			c.Presence.CanLinger = func(context.Context) bool { return false }
 		}},
-		{name: "that was extended", act: func(t *testing.T, _ *Server, h *Hold) {
+		{name: "that was extended", act: func(t *testing.T, _ *Server, h *engine.Hold) {
 			require.NoError(t, h.Extend(t.Context(), time.Hour, nil))
 		}},
-		{name: "that another client has asked for", act: func(t *testing.T, s *Server, h *Hold) {
-			other := Start(t, func() (*Hold, error) {
+		{name: "that another client has asked for", act: func(t *testing.T, s *Server, h *engine.Hold) {
+			other := Start(t, func() (*engine.Hold, error) {
 				return s.Client(t, "b").Lock("x").Acquire(t.Context(), NewTerms(), 100*ms)
 			})
 			_ = other.WaitErr()
 		}},
-		{name: "that the server has not confirmed for half a TTL", act: func(_ *testing.T, s *Server, _ *Hold) {
+		{name: "that the server has not confirmed for half a TTL", act: func(_ *testing.T, s *Server, _ *engine.Hold) {
 			s.OnEach(func(c Command) Fault { return Fault{Lost: c.Op == "renew"} })
 			Sleep(DefaultTTL/2 + ms)
 			s.ResetFaults()
@@ -157,10 +158,10 @@ func TestLockDoesNotLinger(t *testing.T) {
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			if tt.config == nil {
-				tt.config = func(*Config) {}
+				tt.config = func(*engine.Config) {}
 			}
 			r := s.Client(t, "a", tt.config).Lock("x")
-			hold := Acquire(t, t.Context(), r, append([]func(*Terms){limit}, tt.holder...)...)
+			hold := Acquire(t, t.Context(), r, append([]func(*engine.Terms){limit}, tt.holder...)...)
 			if tt.act != nil {
 				tt.act(t, s, hold)
 			}
@@ -173,20 +174,20 @@ func TestLockDoesNotLinger(t *testing.T) {
 func TestLocalRequestsEndLingering(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
-		options []func(*Terms)
+		options []func(*engine.Terms)
 	}{
 		{"without linger", nil},
-		{"with another time", []func(*Terms){Lingering(time.Second)}},
-		{"with another TTL", []func(*Terms){Lingering(testLinger), TTL(7 * time.Second)}},
-		{"with a fixed lease", []func(*Terms){Lingering(testLinger), FixedLease(DefaultTTL)}},
-		{"with a shared id", []func(*Terms){Lingering(testLinger), OwnedBy("me")}},
-		{"as a part of a cohort", []func(*Terms){Lingering(testLinger), InCohort(testCohort)}},
+		{"with another time", []func(*engine.Terms){Lingering(time.Second)}},
+		{"with another TTL", []func(*engine.Terms){Lingering(testLinger), TTL(7 * time.Second)}},
+		{"with a fixed lease", []func(*engine.Terms){Lingering(testLinger), FixedLease(DefaultTTL)}},
+		{"with a shared id", []func(*engine.Terms){Lingering(testLinger), OwnedBy("me")}},
+		{"as a part of a cohort", []func(*engine.Terms){Lingering(testLinger), InCohort(testCohort)}},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			r := s.Client(t, "a").Lock("x")
 			first := Acquire(t, t.Context(), r, Lingering(testLinger))
 			Release(t, first)
-			hold, err := r.Acquire(t.Context(), NewTerms(tt.options...), NoWait)
+			hold, err := r.Acquire(t.Context(), NewTerms(tt.options...), engine.NoWait)
 			require.NoError(t, err, "a single try too")
 			assert.NotEqual(t, first.ID(), hold.ID())
 			assert.Zero(t, s.Now())
@@ -244,14 +245,14 @@ func TestOtherClientAsksForALingeringLock(t *testing.T) {
 			Release(t, first)
 			tt.act(s, a)
 			b := s.Client(t, "b").Lock("x")
-			require.ErrorIs(t, ErrOf(b.Acquire(t.Context(), NewTerms(), NoWait)), ErrNotAcquired)
+			require.ErrorIs(t, ErrOf(b.Acquire(t.Context(), NewTerms(), engine.NoWait)), engine.ErrNotAcquired)
 			assert.Empty(t, s.Sent("ask"), "a single try does not ask")
 			hold := StartAcquire(t, t.Context(), b).Wait()
 			assert.Equal(t, tt.at, s.Now())
 			Release(t, hold)
 			Sleep(time.Second)
 			s.RequireFree(t)
-			assert.Empty(t, a.Kinds(EventAcquired, EventReleased))
+			assert.Empty(t, a.Kinds(engine.EventAcquired, engine.EventReleased))
 		})
 	}
 }
@@ -259,20 +260,21 @@ func TestOtherClientAsksForALingeringLock(t *testing.T) {
 // The user of a lock that could be passed on, or linger, hears that another client has asked,
 // because the user's hold has the same id. Later users of the same tenure hear it at once.
 func TestUserHearsThatAnotherClientAsks(t *testing.T) {
-	for name, option := range map[string]func(*Terms){"cohort": InCohort(time.Hour), "linger": Lingering(time.Hour)} {
+	for name, option := range map[string]func(*engine.Terms){"cohort": InCohort(time.Hour),
+		"linger": Lingering(time.Hour)} {
 		RunBubble(t, name, func(t *testing.T, s *Server) {
 			s.MayStayHeld()
 			a := s.Client(t, "a")
 			first := Acquire(t, t.Context(), a.Lock("x"), option)
 			second := StartAcquire(t, t.Context(), a.Lock("x"), option)
-			assert.False(t, IsClosed(first.Wanted()))
+			assert.False(t, engine.IsClosed(first.Wanted()))
 			a.HandleAsk("x", first.ID())
-			assert.True(t, IsClosed(first.Wanted()))
+			assert.True(t, engine.IsClosed(first.Wanted()))
 			Release(t, first)
 			next := second.Wait()
 			isSameTenure := next.ID() == first.ID()
 			assert.Equal(t, name == "cohort", isSameTenure)
-			assert.Equal(t, isSameTenure, IsClosed(next.Wanted()))
+			assert.Equal(t, isSameTenure, engine.IsClosed(next.Wanted()))
 			Release(t, next)
 		})
 	}
@@ -289,7 +291,7 @@ func TestAskThatOvertakesTheGrantIsHeard(t *testing.T) {
 		Sleep(5 * ms)
 		other := StartAcquire(t, t.Context(), s.Client(t, "b").Lock("x"))
 		hold := first.Wait()
-		assert.True(t, IsClosed(hold.Wanted()))
+		assert.True(t, engine.IsClosed(hold.Wanted()))
 		Release(t, hold)
 		Release(t, other.Wait())
 		assert.Equal(t, late, s.Now())
@@ -398,7 +400,7 @@ func TestCloseFreesWhatLingers(t *testing.T) {
 			}
 			_ = c.Shut(ctx) // it waits for the releases, and may name them if its context has ended
 			s.RequireFree(t)
-			assert.Empty(t, c.Kinds(EventAcquired, EventReleased))
+			assert.Empty(t, c.Kinds(engine.EventAcquired, engine.EventReleased))
 		})
 	}
 }
@@ -436,12 +438,12 @@ func TestLossEndsLingering(t *testing.T) {
 				Sleep(2 * time.Second)
 			case "the next holder":
 				hold := Acquire(t, t.Context(), r, limit)
-				assert.ErrorIs(t, hold.Check(t.Context()), ErrLost)
+				assert.ErrorIs(t, hold.Check(t.Context()), engine.ErrLost)
 				_ = hold.Release(t.Context())
-				assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds()[2:])
+				assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventLost}, c.Kinds()[2:])
 				return
 			}
-			assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds())
+			assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventReleased}, c.Kinds())
 			hold := Acquire(t, t.Context(), r, limit)
 			assert.NotEqual(t, first.ID(), hold.ID())
 			Release(t, hold)
@@ -457,7 +459,7 @@ func TestLockThatWasLostAndAcquiredAgainDoesNotLinger(t *testing.T) {
 		RunBubble(t, fmt.Sprint("the lost hold is released first: ", lostFirst), func(t *testing.T, s *Server) {
 			c := s.Client(t, "a")
 			r := c.Lock("x")
-			holds := []*Hold{Acquire(t, t.Context(), r, Lingering(time.Hour))}
+			holds := []*engine.Hold{Acquire(t, t.Context(), r, Lingering(time.Hour))}
 			s.Forget("x")
 			holds = append(holds, Acquire(t, t.Context(), r, Lingering(time.Hour)))
 			require.NotEqual(t, holds[0].ID(), holds[1].ID())
@@ -536,7 +538,7 @@ func TestLingeringLockOfADeadClientEndsWithItsLease(t *testing.T) {
 func TestCohortThatLingers(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Lock("x")
-		both := func(t *Terms) { t.Cohort, t.Linger = testCohort, testLinger }
+		both := func(t *engine.Terms) { t.Cohort, t.Linger = testCohort, testLinger }
 		first := Acquire(t, t.Context(), r, both)
 		waiter := StartAcquire(t, t.Context(), r, both)
 		commands := len(s.Commands())
@@ -556,7 +558,7 @@ func TestCohortThatLingers(t *testing.T) {
 func TestLingeringDoesNotProlongACohort(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Lock("x")
-		both := func(t *Terms) { t.Cohort, t.Linger = testCohort, testLinger }
+		both := func(t *engine.Terms) { t.Cohort, t.Linger = testCohort, testLinger }
 		use := func() {
 			hold := Acquire(t, t.Context(), r, both)
 			Sleep(10 * ms)
@@ -577,19 +579,20 @@ func TestLingeringDoesNotProlongACohort(t *testing.T) {
 // The observer panics while a lock lingers, or is passed on. The caller gets no hold, and nothing
 // stays behind.
 func TestAnObserverThatPanicsWhileALockIsPassedOn(t *testing.T) {
-	for name, keep := range map[string]func(*Terms){"linger": Lingering(testLinger), "cohort": InCohort(time.Minute)} {
-		for _, at := range []EventKind{EventWait, EventAcquired, EventReleased} {
+	for name, keep := range map[string]func(*engine.Terms){"linger": Lingering(testLinger),
+		"cohort": InCohort(time.Minute)} {
+		for _, at := range []engine.EventKind{engine.EventWait, engine.EventAcquired, engine.EventReleased} {
 			RunBubble(t, fmt.Sprintf("%s, %s", name, at), func(t *testing.T, s *Server) {
 				s.KeepLeases()
-				var hold *Hold
-				c := s.Client(t, "a", func(config *Config) {
-					config.Observe = func(e Event) {
+				var hold *engine.Hold
+				c := s.Client(t, "a", func(config *engine.Config) {
+					config.Observe = func(e engine.Event) {
 						if hold == nil || e.Kind != at {
 							return
 						}
 						first := hold
 						hold = nil
-						if at == EventWait {
+						if at == engine.EventWait {
 							Release(t, first) // the lock is the waiter's now
 						}
 						panic("observer")
@@ -598,7 +601,7 @@ func TestAnObserverThatPanicsWhileALockIsPassedOn(t *testing.T) {
 				r := c.Lock("x")
 				hold = Acquire(t, t.Context(), r, keep)
 				require.PanicsWithValue(t, "observer", func() {
-					if at != EventWait {
+					if at != engine.EventWait {
 						Release(t, hold)
 					}
 					Acquire(t, t.Context(), r, keep)
@@ -619,13 +622,13 @@ func TestALingeringLockIsReleasedAtOnceForTheObserver(t *testing.T) {
 		hold := Acquire(t, t.Context(), c.Lock("x"), Lingering(time.Hour))
 		Sleep(time.Minute)
 		Release(t, hold)
-		want := []EventKind{EventAcquired, EventReleased}
-		require.Equal(t, want, c.Kinds(EventRenewed))
-		require.Equal(t, time.Minute, c.Event(t, EventReleased).Held)
+		want := []engine.EventKind{engine.EventAcquired, engine.EventReleased}
+		require.Equal(t, want, c.Kinds(engine.EventRenewed))
+		require.Equal(t, time.Minute, c.Event(t, engine.EventReleased).Held)
 		renewed := len(c.Kinds(want...))
 		Sleep(2 * time.Hour)
 		s.RequireFree(t)
-		require.Equal(t, want, c.Kinds(EventRenewed))
+		require.Equal(t, want, c.Kinds(engine.EventRenewed))
 		require.Len(t, c.Kinds(want...), renewed)
 	})
 }
@@ -637,7 +640,7 @@ func TestRequestThatJoinsBeforeTheReleaseStandsBack(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.MayStayHeld()
 		pause := time.Duration(0) // before each command
-		a := s.Client(t, "a", func(c *Config) {
+		a := s.Client(t, "a", func(c *engine.Config) {
 			c.Commands.Ready = func(context.Context) error { time.Sleep(pause); return nil }
 		})
 		b := s.Client(t, "b")

@@ -8,21 +8,21 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
 // An acquisition that cannot reuse a lingering lock waits until the lock is free, but not beyond
 // its own end: the server may not answer.
 func TestLingeringLockThatIsNotGivenUpDelaysNobody(t *testing.T) {
-	for name, acquire := range map[string]func(context.Context, *Resource) error{
-		"its context ends": func(ctx context.Context, r *Resource) error {
+	for name, acquire := range map[string]func(context.Context, *engine.Resource) error{
+		"its context ends": func(ctx context.Context, r *engine.Resource) error {
 			ctx, cancel := context.WithTimeout(ctx, 50*ms)
 			defer cancel()
-			_, err := r.Acquire(ctx, NewTerms(), Forever)
+			_, err := r.Acquire(ctx, NewTerms(), engine.Forever)
 			return err
 		},
-		"its wait is over": func(ctx context.Context, r *Resource) error {
+		"its wait is over": func(ctx context.Context, r *engine.Resource) error {
 			_, err := r.Acquire(ctx, NewTerms(), 50*ms)
 			return err
 		},

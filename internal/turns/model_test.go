@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
@@ -44,14 +44,14 @@ type shared struct {
 }
 
 // run makes the acquisitions of one user, and returns the longest one that succeeded or gave up.
-func (o *shared) run(r *Resource, uses []use, options ...func(*Terms)) (longest time.Duration) {
+func (o *shared) run(r *engine.Resource, uses []use, options ...func(*engine.Terms)) (longest time.Duration) {
 	for _, u := range uses {
 		time.Sleep(u.Pause)
 		began := time.Now()
 		hold, err := r.Acquire(context.Background(), NewTerms(options...), u.Patience)
 		longest = max(longest, time.Since(began))
 		if err != nil {
-			assert.ErrorIs(o.t, err, ErrNotAcquired)
+			assert.ErrorIs(o.t, err, engine.ErrNotAcquired)
 			continue
 		}
 		o.mu.Lock()
@@ -79,7 +79,7 @@ func TestUsersTakeTurnsWithAnyAsks(t *testing.T) {
 		uses := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) use {
 			return use{
 				Pause:    duration(0, 0, 10*time.Microsecond, ms, 7*ms, 150*ms).Draw(t, "pause"),
-				Patience: duration(Forever, Forever, NoWait, ms, 20*ms).Draw(t, "patience"),
+				Patience: duration(engine.Forever, engine.Forever, engine.NoWait, ms, 20*ms).Draw(t, "patience"),
 				Section:  duration(0, 10*time.Microsecond, ms, 4*ms).Draw(t, "section"),
 			}
 		}), 1, 12)
@@ -100,7 +100,7 @@ func TestUsersTakeTurnsWithAnyAsks(t *testing.T) {
 			var wg sync.WaitGroup
 			var mu sync.Mutex
 			var longest time.Duration
-			start := func(r *Resource, uses []use, options ...func(*Terms)) {
+			start := func(r *engine.Resource, uses []use, options ...func(*engine.Terms)) {
 				wg.Go(func() {
 					took := o.run(r, uses, options...)
 					mu.Lock()
@@ -173,15 +173,15 @@ func TestAskEndsATenureHoweverOftenItComes(t *testing.T) {
 	const away, section = ms, ms
 	for _, tt := range []struct {
 		name   string
-		terms  func(*Terms)
+		terms  func(*engine.Terms)
 		asks   int // in addition to the other client's
 		within time.Duration
 	}{
 		{"linger", Lingering(time.Hour), 0, 10 * ms},
 		{"linger, asked again and again", Lingering(time.Hour), 5, 10 * ms},
 		{"cohort", InCohort(30 * ms), 0, 45 * ms},
-		{"both", func(t *Terms) { t.Cohort, t.Linger = 30*ms, time.Hour }, 0, 45 * ms},
-		{"both, asked again and again", func(t *Terms) { t.Cohort, t.Linger = 30*ms, time.Hour }, 5, 45 * ms},
+		{"both", func(t *engine.Terms) { t.Cohort, t.Linger = 30*ms, time.Hour }, 0, 45 * ms},
+		{"both, asked again and again", func(t *engine.Terms) { t.Cohort, t.Linger = 30*ms, time.Hour }, 5, 45 * ms},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.MayStayHeld()
@@ -192,7 +192,7 @@ func TestAskEndsATenureHoweverOftenItComes(t *testing.T) {
 			for range 3 {
 				users.Go(func() {
 					for ctx.Err() == nil {
-						hold, err := a.Lock("x").Acquire(context.Background(), NewTerms(tt.terms), Forever)
+						hold, err := a.Lock("x").Acquire(context.Background(), NewTerms(tt.terms), engine.Forever)
 						require.NoError(t, err)
 						time.Sleep(section)
 						for range tt.asks {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
@@ -19,7 +19,7 @@ import (
 var readScript = scripts.Load("rwlock/read_acquire")
 
 // reads matches commands that acquire for one reader or several.
-func reads(args []string) bool { return Script(args) && args[1] == readScript.SHA() }
+func reads(args []string) bool { return fixture.Script(args) && args[1] == readScript.SHA() }
 
 // batched matches commands that acquire for several readers.
 func batched(args []string) bool {
@@ -33,24 +33,24 @@ func batched(args []string) bool {
 // readBatch is the fixture of the batch tests: readers of one client that wait for a writer of
 // another.
 type readBatch struct {
-	*RWTest
+	*fixture.RWTest
 	writer  *primitives.Hold
-	cancels []context.CancelFunc // of the readers
-	waiting []<-chan Result      // of the readers, in order of arrival
+	cancels []context.CancelFunc    // of the readers
+	waiting []<-chan fixture.Result // of the readers, in order of arrival
 }
 
 // onReadBatch starts n readers on a client that connects through via, and waits until all are
 // queued.
 func onReadBatch(t testing.TB, s *redistest.Server, via *redis.Client, n int) *readBatch {
 	t.Helper()
-	x := &readBatch{RWTest: OnRWNamed(t, s, via, redistest.Name(t))}
-	x.writer = Acquire(t, t.Context(), x.Other(t).Writer())
+	x := &readBatch{RWTest: fixture.OnRWNamed(t, s, via, redistest.Name(t))}
+	x.writer = fixture.Acquire(t, t.Context(), x.Other(t).Writer())
 	for i := range n {
 		ctx, cancel := context.WithCancel(t.Context())
 		t.Cleanup(cancel)
 		x.cancels = append(x.cancels, cancel)
-		x.waiting = append(x.waiting, StartAcquire(ctx, x.RW.Reader()))
-		AwaitWaiters(t, x.C, i+1)
+		x.waiting = append(x.waiting, fixture.StartAcquire(ctx, x.RW.Reader()))
+		fixture.AwaitWaiters(t, x.C, i+1)
 	}
 	x.AwaitWaiter(t)
 	return x
@@ -64,15 +64,15 @@ func TestBatchAcquireTakesOneCommand(t *testing.T) {
 		const n = 20
 		x := onReadBatch(t, s, p.Client(t), n)
 		p.Record()
-		Release(t, x.writer)
+		fixture.Release(t, x.writer)
 		for _, c := range x.waiting {
-			got := AwaitHold(t, c)
+			got := fixture.AwaitHold(t, c)
 			require.NoError(t, got.Check(t.Context()))
-			defer Release(t, got)
+			defer fixture.Release(t, got)
 		}
-		require.Len(t, Fields(t, s, x.Name), 1+n) // one of the fields is the mode
+		require.Len(t, fixture.Fields(t, s, x.Name), 1+n) // one of the fields is the mode
 		acquiring := slices.DeleteFunc(p.Commands(), func(c redistest.Command) bool {
-			return !Script(c.Args) || c.Args[1] != readScript.SHA()
+			return !fixture.Script(c.Args) || c.Args[1] != readScript.SHA()
 		})
 		require.LessOrEqual(t, len(acquiring), 3, "one, and two that a slow poll and a confirmed subscription may cause")
 	})
@@ -85,22 +85,22 @@ func TestBatchAcquireSurvivesLostReplies(t *testing.T) {
 		for _, lost := range []int{1, 3, 4, 6} { // the client makes four attempts
 			p := s.Proxy(t)
 			const n = 8
-			x := onReadBatch(t, s, p.Client(t, FastRetries), n)
+			x := onReadBatch(t, s, p.Client(t, fixture.FastRetries), n)
 			p.DropReplies(lost, batched)
-			Release(t, x.writer)
+			fixture.Release(t, x.writer)
 			var holds []*primitives.Hold
 			for _, c := range x.waiting {
-				got := AwaitHold(t, c)
+				got := fixture.AwaitHold(t, c)
 				holds = append(holds, got)
 			}
 			p.Heal()
-			counts := Fields(t, s, x.Name)
+			counts := fixture.Fields(t, s, x.Name)
 			require.Equal(t, "read", counts["mode"])
 			for _, hold := range holds {
 				require.Equal(t, "1", counts[hold.ID()])
-				Release(t, hold)
+				fixture.Release(t, hold)
 			}
-			RequireClean(t, s, x.Name)
+			fixture.RequireClean(t, s, x.Name)
 		}
 	})
 }
@@ -113,18 +113,19 @@ func TestBatchAcquireReleasesCancelledReaders(t *testing.T) {
 		const n = 8
 		x := onReadBatch(t, s, p.Client(t), n)
 		answer := p.HoldReplies(batched)
-		Release(t, x.writer)
-		redistest.WaitFor(t, Soon, func() bool { return p.Held() > 0 }, "the batch is under way")
+		fixture.Release(t, x.writer)
+		redistest.WaitFor(t, fixture.Soon, func() bool { return p.Held() > 0 }, "the batch is under way")
 		for i := range n / 2 {
 			x.cancels[2*i+1]()
-			require.ErrorIs(t, Await(t, x.waiting[2*i+1]).Err, context.Canceled)
+			require.ErrorIs(t, fixture.Await(t, x.waiting[2*i+1]).Err, context.Canceled)
 		}
 		answer()
 		for i := range n / 2 {
-			got := AwaitHold(t, x.waiting[2*i])
-			defer Release(t, got)
+			got := fixture.AwaitHold(t, x.waiting[2*i])
+			defer fixture.Release(t, got)
 		}
-		redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, s, x.Name)) == 1+n/2 }, "the others are released")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return len(fixture.Fields(t, s, x.Name)) == 1+n/2 },
+			"the others are released")
 	})
 }
 
@@ -137,20 +138,22 @@ func TestBatchAcquireOfUnknownOutcomeIsRolledBack(t *testing.T) {
 	const n = 8
 	x := onReadBatch(t, s, p.Client(t), n)
 	p.DropReplies(100, reads) // including those to readers that retry on their own after the batch
-	Release(t, x.writer)
-	redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, s, x.Name)) == 1+n }, "all readers hold in Redis")
+	fixture.Release(t, x.writer)
+	redistest.WaitFor(t, fixture.Soon, func() bool { return len(fixture.Fields(t, s, x.Name)) == 1+n },
+		"all readers hold in Redis")
 	p.Cut() // from here on Redis executes nothing
 	for _, cancel := range x.cancels[1:] {
 		cancel()
 	}
 	p.Heal()
 	for _, c := range x.waiting[1:] {
-		require.ErrorIs(t, Await(t, c).Err, context.Canceled)
+		require.ErrorIs(t, fixture.Await(t, c).Err, context.Canceled)
 	}
-	got := AwaitHold(t, x.waiting[0])
-	redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, s, x.Name)) == 2 }, "the others are rolled back")
-	Release(t, got)
-	RequireClean(t, s, x.Name)
+	got := fixture.AwaitHold(t, x.waiting[0])
+	redistest.WaitFor(t, fixture.Soon, func() bool { return len(fixture.Fields(t, s, x.Name)) == 2 },
+		"the others are rolled back")
+	fixture.Release(t, got)
+	fixture.RequireClean(t, s, x.Name)
 }
 
 // Reads that acquire for other readers too, writes, releases and copies of all of them run in any

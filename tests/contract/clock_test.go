@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -63,29 +63,29 @@ func TestLeaseEndsInTimeAfterTheClockWasSetBack(t *testing.T) {
 			promised time.Duration
 			opts     []primitives.Option
 		}{
-			{"private", RenewedTTL, nil},
-			{"of an owner", RenewedTTL, []primitives.Option{primitives.WithOwner("somebody:7")}},
+			{"private", fixture.RenewedTTL, nil},
+			{"of an owner", fixture.RenewedTTL, []primitives.Option{primitives.WithOwner("somebody:7")}},
 			{"extended", time.Minute, nil},
 		} {
 			t.Run(k.Name+" "+tt.name, func(t *testing.T) {
 				t.Parallel()
 				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 					name, rdb := redistest.Name(t), s.Client(t)
-					c := NewClient(t, rdb)
-					opts := append(tt.opts, primitives.WithWatchdog(RenewedTTL))
-					held := Acquire(t, t.Context(), k.One(t, c, name), opts...)
-					if tt.promised > RenewedTTL {
+					c := fixture.NewClient(t, rdb)
+					opts := append(tt.opts, primitives.WithWatchdog(fixture.RenewedTTL))
+					held := fixture.Acquire(t, t.Context(), k.One(t, c, name), opts...)
+					if tt.promised > fixture.RenewedTTL {
 						require.NoError(t, held.Extend(t.Context(), tt.promised))
 					}
 					setBack(t, rdb, name)
 					require.Greater(t, longestTTL(t, c, k, name), step)
 					var left time.Duration
-					redistest.WaitFor(t, Soon, func() bool {
+					redistest.WaitFor(t, fixture.Soon, func() bool {
 						left = longestTTL(t, c, k, name)
 						return left < step/2
 					}, "the lease is short again")
 					require.LessOrEqual(t, left, tt.promised+time.Second)
-					if tt.promised > RenewedTTL {
+					if tt.promised > fixture.RenewedTTL {
 						require.Greater(t, left, tt.promised/2, "the promised time stays")
 					}
 					require.NoError(t, held.Check(t.Context()))
@@ -117,11 +117,11 @@ func TestRenewalShortensNoLeaseOfOthers(t *testing.T) {
 			t.Parallel()
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				name, rdb := redistest.Name(t), s.Client(t)
-				a, b := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+				a, b := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
 				long := append(tt.opts, primitives.WithLease(time.Hour))
-				require.NoError(t, ErrOf(tt.open(a, name).Acquire(t.Context(), long...)))
+				require.NoError(t, fixture.ErrOf(tt.open(a, name).Acquire(t.Context(), long...)))
 				renewed := append(tt.opts, primitives.WithWatchdog(900*time.Millisecond)) //nolint:gocritic // a new slice
-				held := Acquire(t, t.Context(), tt.open(b, name), renewed...)
+				held := fixture.Acquire(t, t.Context(), tt.open(b, name), renewed...)
 				time.Sleep(1200 * time.Millisecond) // at least two renewals
 				require.Greater(t, rdb.PTTL(t.Context(), name).Val(), 50*time.Minute)
 				require.NoError(t, held.Release(t.Context()))
@@ -250,37 +250,37 @@ func TestWaiterAfterTheClockOfTheServerWasSetBack(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = file.Close() }()
 	set := func(seconds int64) { // without truncating it: the server has it in memory
-		require.NoError(t, ErrOf(file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(seconds)), 0)))
+		require.NoError(t, fixture.ErrOf(file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(seconds)), 0)))
 	}
 	set(0)
 	t.Setenv("LD_PRELOAD", strings.TrimSpace(library+" "+os.Getenv("LD_PRELOAD")))
 	t.Setenv("CLOCK_OFFSET", offset)
 	s := redistest.Fresh(t)
-	watchdog := primitives.WithDefaults(primitives.WithWatchdog(ShortLease))
-	holder := NewClient(t, s.Client(t), watchdog)
+	watchdog := primitives.WithDefaults(primitives.WithWatchdog(fixture.ShortLease))
+	holder := fixture.NewClient(t, s.Client(t), watchdog)
 	type waiter struct {
 		name string
 		held *primitives.Hold
-		got  <-chan Result
+		got  <-chan fixture.Result
 	}
 	var waiters []waiter
 	for _, k := range kinds.Leased() {
-		c := NewClient(t, s.Client(t), watchdog)
-		held := Acquire(t, t.Context(), k.One(t, holder, k.Name))
-		got := StartAcquire(t.Context(), k.Rival(c, k.Name))
-		AwaitWaiters(t, c, 1)
+		c := fixture.NewClient(t, s.Client(t), watchdog)
+		held := fixture.Acquire(t, t.Context(), k.One(t, holder, k.Name))
+		got := fixture.StartAcquire(t.Context(), k.Rival(c, k.Name))
+		fixture.AwaitWaiters(t, c, 1)
 		waiters = append(waiters, waiter{k.Name, held, got})
 	}
 	set(-60)
 	for _, w := range waiters {
 		k := kinds.Of(w.name)
-		redistest.WaitFor(t, Soon, func() bool { return longestTTL(t, holder, k, w.name) <= ShortLease },
+		redistest.WaitFor(t, fixture.Soon, func() bool { return longestTTL(t, holder, k, w.name) <= fixture.ShortLease },
 			"the lease is short again")
 		require.NotEmpty(t, w.held.Detach(), w.name) // a crash: nothing renews it
 	}
 	began := time.Now()
 	for _, w := range waiters {
-		Release(t, AwaitHold(t, w.got))
+		fixture.Release(t, fixture.AwaitHold(t, w.got))
 	}
-	require.Less(t, time.Since(began), Soon)
+	require.Less(t, time.Since(began), fixture.Soon)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -19,7 +19,7 @@ import (
 // Goroutines of two clients work on one lock. At most one is inside, tokens rise, most releases
 // send nothing, and nothing is left.
 func TestC24CohortsExcludeEachOther(t *testing.T) {
-	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
+	fixture.EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
 		const clients, goroutines, sections = 2, 8, 50
 		name := redistest.Name(t)
 		var inside atomic.Int32
@@ -27,7 +27,7 @@ func TestC24CohortsExcludeEachOther(t *testing.T) {
 		var wg sync.WaitGroup
 		before := redistest.Commands(t, s)
 		for range clients {
-			l := kind.Lock(NewClient(t, s.Client(t)), name, primitives.WithCohort(20*time.Millisecond))
+			l := kind.Lock(fixture.NewClient(t, s.Client(t)), name, primitives.WithCohort(20*time.Millisecond))
 			for range goroutines {
 				wg.Go(func() {
 					for range sections {
@@ -52,7 +52,7 @@ func TestC24CohortsExcludeEachOther(t *testing.T) {
 		scripts := redistest.Commands(t, s).Since(before)["evalsha"]
 		t.Logf("%d scripts for %d acquisitions", scripts, clients*goroutines*sections)
 		require.Less(t, scripts, int64(clients*goroutines*sections), "a hand-off by a command takes one each")
-		RequireClean(t, s, name, "redisson_lock_token:{"+name+"}")
+		fixture.RequireClean(t, s, name, "redisson_lock_token:{"+name+"}")
 	})
 }
 
@@ -60,39 +60,39 @@ func TestC24CohortsExcludeEachOther(t *testing.T) {
 // time is over.
 func TestC24OtherClientsGoFirstWhenTheTimeIsOver(t *testing.T) {
 	t.Parallel()
-	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
+	fixture.EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
 		name := redistest.Name(t)
-		busy := kind.Lock(NewClient(t, s.Client(t)), name, primitives.WithCohort(100*time.Millisecond))
-		other := kind.Lock(NewClient(t, s.Client(t)), name)
+		busy := kind.Lock(fixture.NewClient(t, s.Client(t)), name, primitives.WithCohort(100*time.Millisecond))
+		other := kind.Lock(fixture.NewClient(t, s.Client(t)), name)
 		keepBusy(t, busy)
 		for range 3 {
 			began := time.Now()
-			hold, err := other.Acquire(t.Context(), primitives.WithWait(Soon))
+			hold, err := other.Acquire(t.Context(), primitives.WithWait(fixture.Soon))
 			require.NoError(t, err, "cohorts follow each other without a break")
 			t.Logf("the other client waited for %v", time.Since(began))
-			Release(t, hold)
+			fixture.Release(t, hold)
 		}
 	})
 }
 
 // passOn returns a hold that was passed on within a cohort, and a waiter behind it.
-func passOn(t *testing.T, c *primitives.Client, l *primitives.Lock) (*primitives.Hold, <-chan Result) {
+func passOn(t *testing.T, c *primitives.Client, l *primitives.Lock) (*primitives.Hold, <-chan fixture.Result) {
 	t.Helper()
 	acquireOne := func() (*primitives.Hold, error) { return l.Acquire(t.Context()) }
 	for range 100 {
-		first := Acquire(t, t.Context(), l)
-		second := Start(acquireOne)
-		AwaitWaiters(t, c, 1)
-		third := Start(acquireOne)
-		AwaitWaiters(t, c, 2)
-		Release(t, first)
-		member := AwaitHold(t, second)
+		first := fixture.Acquire(t, t.Context(), l)
+		second := fixture.Start(acquireOne)
+		fixture.AwaitWaiters(t, c, 1)
+		third := fixture.Start(acquireOne)
+		fixture.AwaitWaiters(t, c, 2)
+		fixture.Release(t, first)
+		member := fixture.AwaitHold(t, second)
 		if member.ID() == first.ID() {
 			return member, third
 		}
 		// An attempt of the waiter was under way, so the lock was handed off by a command.
-		Release(t, member)
-		Release(t, AwaitHold(t, third))
+		fixture.Release(t, member)
+		fixture.Release(t, fixture.AwaitHold(t, third))
 	}
 	require.FailNow(t, "no hold was passed on")
 	return nil, nil
@@ -102,20 +102,20 @@ func passOn(t *testing.T, c *primitives.Client, l *primitives.Lock) (*primitives
 // and the next waiters begin anew.
 func TestC24LossEndsTheCohort(t *testing.T) {
 	t.Parallel()
-	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
+	fixture.EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
 		name := redistest.Name(t)
-		c := NewClient(t, s.Client(t))
+		c := fixture.NewClient(t, s.Client(t))
 		l := kind.Lock(c, name, primitives.WithCohort(time.Minute))
 		member, waiter := passOn(t, c, l)
 
-		forced := ForceRelease(t, kind.Lock(NewClient(t, s.Client(t)), name))
+		forced := fixture.ForceRelease(t, kind.Lock(fixture.NewClient(t, s.Client(t)), name))
 		require.True(t, forced)
 		require.ErrorIs(t, member.Check(t.Context()), primitives.ErrLost)
 		require.ErrorIs(t, member.Release(t.Context()), primitives.ErrLost)
-		last := AwaitHold(t, waiter)
+		last := fixture.AwaitHold(t, waiter)
 		require.NotEqual(t, member.ID(), last.ID())
-		Release(t, last)
-		RequireClean(t, s, name, "redisson_lock_token:{"+name+"}")
+		fixture.Release(t, last)
+		fixture.RequireClean(t, s, name, "redisson_lock_token:{"+name+"}")
 	})
 }
 
@@ -124,19 +124,19 @@ func TestC24LossEndsTheCohort(t *testing.T) {
 func TestC24WriterThatStillReadsIsNotPassedOn(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		c := NewClient(t, s.Client(t))
+		c := fixture.NewClient(t, s.Client(t))
 		rw := c.RWLock(redistest.Name(t), primitives.WithCohort(time.Minute))
-		first := Acquire(t, t.Context(), rw.Writer())
-		waiter := StartAcquire(t.Context(), rw.Writer())
-		AwaitWaiters(t, c, 1)
-		reader := Acquire(t, context.WithoutCancel(first.Context()), rw.Reader())
-		Release(t, first)
+		first := fixture.Acquire(t, t.Context(), rw.Writer())
+		waiter := fixture.StartAcquire(t.Context(), rw.Writer())
+		fixture.AwaitWaiters(t, c, 1)
+		reader := fixture.Acquire(t, context.WithoutCancel(first.Context()), rw.Reader())
+		fixture.Release(t, first)
 		require.NoError(t, reader.Check(t.Context()))
 		read := time.Now()
-		Release(t, reader)
-		next := AwaitAcquired(t, waiter)
+		fixture.Release(t, reader)
+		next := fixture.AwaitAcquired(t, waiter)
 		require.True(t, next.At.After(read), "a writer and a reader at once")
-		Release(t, next.Hold)
+		fixture.Release(t, next.Hold)
 	})
 }
 
@@ -146,28 +146,28 @@ func TestC24TokensAreReservedOnce(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
-		c := NewClient(t, p.Client(t, FastRetries))
+		c := fixture.NewClient(t, p.Client(t, fixture.FastRetries))
 		l := c.FencedLock(name, primitives.WithCohort(time.Minute))
-		Release(t, Acquire(t, t.Context(), l)) // loads the scripts
+		fixture.Release(t, fixture.Acquire(t, t.Context(), l)) // loads the scripts
 		tokens := func() int64 {
 			n, err := s.Client(t).Get(t.Context(), "redisson_lock_token:{"+name+"}").Int64()
 			require.NoError(t, err)
 			return n
 		}
 		reserved := tokens()
-		p.DropReplies(1, Script)
-		hold := Acquire(t, t.Context(), l)
+		p.DropReplies(1, fixture.Script)
+		hold := fixture.Acquire(t, t.Context(), l)
 		require.Equal(t, reserved+1, hold.Token())
 		require.Equal(t, 2*reserved, tokens(), "a second block")
 
-		waiter := StartAcquire(t.Context(), l, primitives.WithCohort(0))
-		AwaitWaiters(t, c, 1)
-		p.DropReplies(1, Script)
-		Release(t, hold)
-		next := AwaitHold(t, waiter)
+		waiter := fixture.StartAcquire(t.Context(), l, primitives.WithCohort(0))
+		fixture.AwaitWaiters(t, c, 1)
+		p.DropReplies(1, fixture.Script)
+		fixture.Release(t, hold)
+		next := fixture.AwaitHold(t, waiter)
 		require.Equal(t, 2*reserved+1, next.Token(), "handed off by a command")
 		require.Equal(t, 2*reserved+1, tokens(), "a waiter without a cohort needs one token")
-		Release(t, next)
+		fixture.Release(t, next)
 	})
 }
 
@@ -175,12 +175,12 @@ func TestC24TokensAreReservedOnce(t *testing.T) {
 func TestC24OtherKindsIgnoreCohorts(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithCohort(time.Minute)))
+		c := fixture.NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithCohort(time.Minute)))
 		name := redistest.Name(t)
 		sem := c.Semaphore(name + "s")
 		permits := c.PermitExpirableSemaphore(name + "p")
 		for _, init := range []func(context.Context, int) (bool, error){sem.Init, permits.Init} {
-			require.NoError(t, ErrOf(init(t.Context(), 1)))
+			require.NoError(t, fixture.ErrOf(init(t.Context(), 1)))
 		}
 		for kind, acquire := range map[string]func(context.Context, ...primitives.Option) (*primitives.Hold, error){
 			"fair": c.FairLock(name + "f").Acquire, "reader": c.RWLock(name + "r").Reader().Acquire,
@@ -189,16 +189,16 @@ func TestC24OtherKindsIgnoreCohorts(t *testing.T) {
 			t.Run(kind, func(t *testing.T) {
 				first, err := acquire(t.Context())
 				require.NoError(t, err)
-				second := Start(func() (*primitives.Hold, error) { return acquire(t.Context()) })
+				second := fixture.Start(func() (*primitives.Hold, error) { return acquire(t.Context()) })
 				if kind != "reader" {
-					redistest.WaitFor(t, Soon, func() bool { return Waiters(c) == 1 || kind == "fair" }, "it waits")
+					redistest.WaitFor(t, fixture.Soon, func() bool { return fixture.Waiters(c) == 1 || kind == "fair" }, "it waits")
 				}
-				Release(t, first)
-				got := AwaitHold(t, second)
+				fixture.Release(t, first)
+				got := fixture.AwaitHold(t, second)
 				if kind != "semaphore" {
 					require.NotEqual(t, first.ID(), got.ID())
 				}
-				Release(t, got)
+				fixture.Release(t, got)
 			})
 		}
 	})
@@ -211,18 +211,18 @@ func TestC24ReadersGoFirstWhenTheTimeOfTheWritersIsOver(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, readers := range []string{"of the same client", "of another client"} {
 			t.Run(readers, func(t *testing.T) {
-				name, busy := redistest.Name(t), NewClient(t, s.Client(t))
+				name, busy := redistest.Name(t), fixture.NewClient(t, s.Client(t))
 				writer := busy.RWLock(name, primitives.WithCohort(50*time.Millisecond)).Writer()
 				reader := busy.RWLock(name).Reader()
 				if readers == "of another client" {
-					reader = NewClient(t, s.Client(t)).RWLock(name).Reader()
+					reader = fixture.NewClient(t, s.Client(t)).RWLock(name).Reader()
 				}
 				sections := keepBusy(t, writer)
 				for range 10 {
 					began, before := time.Now(), sections.Load()
-					hold := Acquire(t, t.Context(), reader, primitives.WithWait(Soon))
+					hold := fixture.Acquire(t, t.Context(), reader, primitives.WithWait(fixture.Soon))
 					t.Logf("the reader waited for %v and %d sections", time.Since(began), sections.Load()-before)
-					Release(t, hold)
+					fixture.Release(t, hold)
 				}
 			})
 		}
@@ -237,7 +237,7 @@ func keepBusy(t *testing.T, l *primitives.Lock) *atomic.Int64 {
 	t.Cleanup(func() { stop(); wg.Wait() })
 	var sections atomic.Int64
 	work(t, ctx, &wg, l, 8, 0, &sections)
-	redistest.WaitFor(t, Soon, func() bool { return sections.Load() > 20 }, "the busy client is at work")
+	redistest.WaitFor(t, fixture.Soon, func() bool { return sections.Load() > 20 }, "the busy client is at work")
 	return &sections
 }
 
@@ -267,7 +267,7 @@ func TestC24TakeoverDuringACohort(t *testing.T) {
 			t.Parallel()
 			s := redistest.Redis(t)
 			name := redistest.Name(t)
-			c, admin := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+			c, admin := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
 			ctx, stop := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
 			var acquired atomic.Int64
@@ -287,7 +287,7 @@ func TestC24TakeoverDuringACohort(t *testing.T) {
 			}
 			longest := 0 // looks
 			for range tt.times {
-				require.NoError(t, ErrOf(admin.Lock(name).ForceRelease(t.Context())))
+				require.NoError(t, fixture.ErrOf(admin.Lock(name).ForceRelease(t.Context())))
 				n, looks := acquired.Load(), 0
 				const look = time.Millisecond
 				time.Sleep(look)
@@ -311,7 +311,7 @@ func TestC24TakeoverDuringACohort(t *testing.T) {
 // work has goroutines use l until ctx ends, for the length of a section each time, and counts the
 // sections.
 func work(
-	t *testing.T, ctx context.Context, wg *sync.WaitGroup, l Handle, goroutines int, section time.Duration,
+	t *testing.T, ctx context.Context, wg *sync.WaitGroup, l fixture.Handle, goroutines int, section time.Duration,
 	sections *atomic.Int64,
 ) {
 	for range goroutines {

@@ -11,14 +11,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
 // poolCase is the input of one behaviour of a semaphore.
 type poolCase struct {
-	Countable
+	fixture.Countable
 	s   *redistest.Server
 	key string
 }
@@ -27,7 +27,7 @@ type poolCase struct {
 func (p *poolCase) take(t *testing.T, n int, opts ...primitives.Option) *primitives.Hold {
 	t.Helper()
 	opts = append([]primitives.Option{primitives.WithPermits(n), primitives.WithWait(0)}, opts...)
-	hold := Acquire(t, t.Context(), p, opts...)
+	hold := fixture.Acquire(t, t.Context(), p, opts...)
 	return hold
 }
 
@@ -40,28 +40,28 @@ func (p *poolCase) add(t *testing.T, n int) {
 // requireFree checks the number of available permits.
 func (p *poolCase) requireFree(t *testing.T, n int) {
 	t.Helper()
-	require.Equal(t, n, InfoOf(t, p).Available)
+	require.Equal(t, n, fixture.InfoOf(t, p).Available)
 }
 
 // requireAll checks the number of permits in all, held and available. It is for permits with
 // leases.
 func (p *poolCase) requireAll(t *testing.T, all, held, free int) {
 	t.Helper()
-	info := InfoOf(t, p)
+	info := fixture.InfoOf(t, p)
 	require.Equal(t, []int{all, held, free}, []int{info.Permits, len(info.Holders), info.Available})
 }
 
 // TestConformanceSemaphores tests both semaphores for the arithmetic that Redisson's tests expect.
 func TestConformanceSemaphores(t *testing.T) {
 	t.Parallel()
-	type opener = func(*primitives.Client, ...primitives.Option) Countable
-	EachSemaphore(t, func(t *testing.T, s *redistest.Server, open opener, key string) {
+	type opener = func(*primitives.Client, ...primitives.Option) fixture.Countable
+	fixture.EachSemaphore(t, func(t *testing.T, s *redistest.Server, open opener, key string) {
 		for _, b := range slices.Concat(semaphoreBehaviours, semaphoreWaitBehaviours) {
 			t.Run(b.name, func(t *testing.T) {
-				p := &poolCase{open(NewClient(t, s.Client(t))), s, key}
+				p := &poolCase{open(fixture.NewClient(t, s.Client(t))), s, key}
 				b.test(t, p)
-				require.NoError(t, ErrOf(p.Delete(t.Context())))
-				RequireClean(t, s, key)
+				require.NoError(t, fixture.ErrOf(p.Delete(t.Context())))
+				fixture.RequireClean(t, s, key)
 			})
 		}
 	})
@@ -78,7 +78,7 @@ var (
 	semaphoreBehaviours = []poolBehaviour{
 		{"a new semaphore has no permits", func(t *testing.T, p *poolCase) { p.requireFree(t, 0) }},
 		{"acquiring and adding zero permits succeeds", func(t *testing.T, p *poolCase) {
-			Release(t, p.take(t, 0))
+			fixture.Release(t, p.take(t, 0))
 			p.add(t, 0)
 			p.requireFree(t, 0)
 		}},
@@ -86,47 +86,47 @@ var (
 			p.add(t, 1)
 			p.requireFree(t, 1)
 			p.add(t, 1)
-			Release(t, p.take(t, 2))
+			fixture.Release(t, p.take(t, 2))
 		}},
 		{"the second Init changes nothing", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 10)
-			InitPool(t, p, 15)
+			fixture.InitPool(t, p, 10)
+			fixture.InitPool(t, p, 15)
 			p.requireFree(t, 10)
 		}},
 		{"released permits are available again", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 10)
+			fixture.InitPool(t, p, 10)
 			one := p.take(t, 1)
 			p.requireFree(t, 9)
-			Release(t, one)
+			fixture.Release(t, one)
 			p.requireFree(t, 10)
 			five := p.take(t, 5)
 			p.requireFree(t, 5)
-			Release(t, five)
+			fixture.Release(t, five)
 			p.requireFree(t, 10)
 		}},
 		{"permits are added while all are held", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 10)
+			fixture.InitPool(t, p, 10)
 			all := p.take(t, 10)
 			p.requireFree(t, 0)
 			p.add(t, 4)
 			p.requireFree(t, 4)
-			Release(t, all)
+			fixture.Release(t, all)
 			p.requireFree(t, 14)
 			p.take(t, 5)
 			p.requireFree(t, 9)
 		}},
 		{"permits are removed while all are held", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 10)
+			fixture.InitPool(t, p, 10)
 			all := p.take(t, 10)
 			p.add(t, -5)
 			p.requireFree(t, -5)
-			Release(t, all)
+			fixture.Release(t, all)
 			p.requireFree(t, 5)
 			p.take(t, 5)
 			p.requireFree(t, 0)
 		}},
 		{"available permits fall below 0", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 10)
+			fixture.InitPool(t, p, 10)
 			for _, step := range []struct{ add, free int }{{5, 15}, {-10, 5}, {-10, -5}} {
 				p.add(t, step.add)
 				p.requireFree(t, step.free)
@@ -135,44 +135,44 @@ var (
 	}
 	semaphoreWaitBehaviours = []poolBehaviour{
 		{"a waiter for several acquires after single releases", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 5)
+			fixture.InitPool(t, p, 5)
 			a, b := p.take(t, 1), p.take(t, 1)
 			p.take(t, 1)
-			require.ErrorIs(t, ErrOf(p.TryAcquire(t.Context(), primitives.WithPermits(4))), primitives.ErrNotAcquired)
-			waiting := StartAcquire(t.Context(), p, primitives.WithPermits(4), primitives.WithWait(Soon))
-			AwaitWaiter(t, p.s, p.key)
-			Release(t, a)
+			require.ErrorIs(t, fixture.ErrOf(p.TryAcquire(t.Context(), primitives.WithPermits(4))), primitives.ErrNotAcquired)
+			waiting := fixture.StartAcquire(t.Context(), p, primitives.WithPermits(4), primitives.WithWait(fixture.Soon))
+			fixture.AwaitWaiter(t, p.s, p.key)
+			fixture.Release(t, a)
 			p.requireFree(t, 3)
-			Release(t, b)
-			AwaitHold(t, waiting)
+			fixture.Release(t, b)
+			fixture.AwaitHold(t, waiting)
 			p.requireFree(t, 0)
 		}},
 		{"a waiter acquires when enough permits are added", func(t *testing.T, p *poolCase) {
 			p.add(t, 1)
-			waiting := StartAcquire(t.Context(), p, primitives.WithPermits(2))
-			AwaitWaiter(t, p.s, p.key)
-			Release(t, p.take(t, 1))
+			waiting := fixture.StartAcquire(t.Context(), p, primitives.WithPermits(2))
+			fixture.AwaitWaiter(t, p.s, p.key)
+			fixture.Release(t, p.take(t, 1))
 			p.requireFree(t, 1)
 			require.Empty(t, waiting)
 			p.add(t, 1)
-			require.NoError(t, Await(t, waiting).Err)
+			require.NoError(t, fixture.Await(t, waiting).Err)
 			p.requireFree(t, 0)
 		}},
 		// A release hands permits on to a waiter of its own client, but not permits that were
 		// removed meanwhile.
 		{"a pool that became smaller hands nothing on until enough is released", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 4)
+			fixture.InitPool(t, p, 4)
 			a, b, c := p.take(t, 2), p.take(t, 1), p.take(t, 1)
-			waiting := StartAcquire(t.Context(), p, primitives.WithPermits(2), primitives.WithWait(Soon))
-			AwaitWaiter(t, p.s, p.key)
+			waiting := fixture.StartAcquire(t.Context(), p, primitives.WithPermits(2), primitives.WithWait(fixture.Soon))
+			fixture.AwaitWaiter(t, p.s, p.key)
 			p.add(t, -2)
-			Release(t, a)
+			fixture.Release(t, a)
 			p.requireFree(t, 0)
-			Release(t, b)
+			fixture.Release(t, b)
 			p.requireFree(t, 1)
 			require.Empty(t, waiting)
-			Release(t, c)
-			AwaitHold(t, waiting)
+			fixture.Release(t, c)
+			fixture.AwaitHold(t, waiting)
 			p.requireFree(t, 0)
 		}},
 	}
@@ -185,10 +185,10 @@ func TestConformanceSemaphoreOfMaxInt(t *testing.T) {
 	const most = 1<<31 - 1
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		key := redistest.Name(t)
-		InitPool(t, NewClient(t, s.Client(t)).Semaphore(key), most)
+		fixture.InitPool(t, fixture.NewClient(t, s.Client(t)).Semaphore(key), most)
 		var wg sync.WaitGroup
 		for i := range 4 {
-			sem := NewClient(t, s.Client(t)).Semaphore(key)
+			sem := fixture.NewClient(t, s.Client(t)).Semaphore(key)
 			wg.Go(func() {
 				for j := range redistest.Scaled(s, 10) {
 					n := []int{1, most}[(i+j)%2]
@@ -198,7 +198,7 @@ func TestConformanceSemaphoreOfMaxInt(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		require.Equal(t, most, Available(t, s.Client(t), key))
+		require.Equal(t, most, fixture.Available(t, s.Client(t), key))
 	})
 }
 
@@ -210,10 +210,10 @@ func TestConformancePermits(t *testing.T) {
 			for _, b := range slices.Concat(permitIDBehaviours, permitLeaseBehaviours) {
 				run(b.name, func(t *testing.T) {
 					key := redistest.Name(t) + "."
-					p := &poolCase{NewClient(t, s.Client(t)).PermitExpirableSemaphore(key), s, key}
+					p := &poolCase{fixture.NewClient(t, s.Client(t)).PermitExpirableSemaphore(key), s, key}
 					b.test(t, p)
-					require.NoError(t, ErrOf(p.Delete(t.Context())))
-					RequireClean(t, s, key)
+					require.NoError(t, fixture.ErrOf(p.Delete(t.Context())))
+					fixture.RequireClean(t, s, key)
 				})
 			}
 		})
@@ -221,7 +221,7 @@ func TestConformancePermits(t *testing.T) {
 }
 
 // expiringLease expires within a test, and lasts for a few commands even on a busy machine.
-var expiringLease = primitives.WithLease(ShortLease)
+var expiringLease = primitives.WithLease(fixture.ShortLease)
 
 // permitIDs returns the ids of the permits of a hold.
 func permitIDs(hold *primitives.Hold) []string { return strings.Split(hold.ID(), ",") }
@@ -234,13 +234,13 @@ func (p *poolCase) releaseIDs(t *testing.T, ids ...string) error {
 var (
 	permitIDBehaviours = []poolBehaviour{
 		{"each permit of a hold has an id", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 10)
+			fixture.InitPool(t, p, 10)
 			require.Len(t, permitIDs(p.take(t, 4)), 4)
 			require.Len(t, permitIDs(p.take(t, 5)), 5)
 			p.requireAll(t, 10, 9, 1)
 		}},
 		{"permits are released in parts, once", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 10)
+			fixture.InitPool(t, p, 10)
 			six := permitIDs(p.take(t, 6))
 			p.requireFree(t, 4)
 			require.NoError(t, p.releaseIDs(t, six[:4]...))
@@ -251,7 +251,7 @@ var (
 			p.requireFree(t, 10)
 		}},
 		{"one unknown id keeps the others from being released", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 10)
+			fixture.InitPool(t, p, 10)
 			four := permitIDs(p.take(t, 4))
 			require.NoError(t, p.releaseIDs(t, four[0]))
 			p.requireFree(t, 7)
@@ -279,81 +279,81 @@ var (
 	}
 	permitLeaseBehaviours = []poolBehaviour{
 		{"Info counts expired permits as available", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 2)
+			fixture.InitPool(t, p, 2)
 			p.requireAll(t, 2, 0, 2)
 			p.take(t, 1, expiringLease)
 			p.requireAll(t, 2, 1, 1)
 			p.take(t, 1, expiringLease)
-			require.ErrorIs(t, ErrOf(p.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+			require.ErrorIs(t, fixture.ErrOf(p.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 			p.requireAll(t, 2, 2, 0)
-			third := Acquire(t, t.Context(), p, expiringLease, primitives.WithWait(SlowPoll))
-			RequireEnds(t, third.Context(), primitives.ErrLost)
-			redistest.WaitFor(t, Soon, func() bool {
+			third := fixture.Acquire(t, t.Context(), p, expiringLease, primitives.WithWait(fixture.SlowPoll))
+			fixture.RequireEnds(t, third.Context(), primitives.ErrLost)
+			redistest.WaitFor(t, fixture.Soon, func() bool {
 				info, err := p.Info(t.Context())
 				return err == nil && info.Available == 2
 			}, "the leases have expired in Redis")
 			p.requireAll(t, 2, 0, 2)
 		}},
 		{"an expired permit cannot be released", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 10)
+			fixture.InitPool(t, p, 10)
 			timed, lasting := p.take(t, 3, expiringLease), p.take(t, 3)
 			p.requireFree(t, 4)
-			RequireEnds(t, timed.Context(), primitives.ErrLost)
-			redistest.WaitFor(t, Soon, func() bool { return len(p.leases(t)) == 3 }, "three permits have expired")
-			Release(t, lasting)
+			fixture.RequireEnds(t, timed.Context(), primitives.ErrLost)
+			redistest.WaitFor(t, fixture.Soon, func() bool { return len(p.leases(t)) == 3 }, "three permits have expired")
+			fixture.Release(t, lasting)
 			p.requireFree(t, 10)
 			require.ErrorIs(t, p.releaseIDs(t, permitIDs(timed)...), primitives.ErrNotHeld)
 			require.ErrorIs(t, timed.Release(t.Context()), primitives.ErrLost)
 			p.requireFree(t, 10)
 		}},
 		{"the next acquisition collects expired permits", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 10)
+			fixture.InitPool(t, p, 10)
 			timed := p.take(t, 6, expiringLease)
-			RequireEnds(t, timed.Context(), primitives.ErrLost)
-			redistest.WaitFor(t, Soon, func() bool { return len(p.leases(t)) == 0 }, "all permits have expired")
+			fixture.RequireEnds(t, timed.Context(), primitives.ErrLost)
+			redistest.WaitFor(t, fixture.Soon, func() bool { return len(p.leases(t)) == 0 }, "all permits have expired")
 			next := p.take(t, 1, expiringLease)
 			p.requireFree(t, 9)
-			RequireEnds(t, next.Context(), primitives.ErrLost)
-			redistest.WaitFor(t, Soon, func() bool { return len(p.leases(t)) == 0 }, "all permits have expired")
+			fixture.RequireEnds(t, next.Context(), primitives.ErrLost)
+			redistest.WaitFor(t, fixture.Soon, func() bool { return len(p.leases(t)) == 0 }, "all permits have expired")
 			p.requireFree(t, 10)
 		}},
 		{"Extend extends a live lease and fails after expiry", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 1)
+			fixture.InitPool(t, p, 1)
 			hold := p.take(t, 1, expiringLease)
 			require.NoError(t, hold.Extend(t.Context(), time.Minute))
 			require.Greater(t, p.leases(t)[hold.ID()], 50*time.Second)
-			Release(t, hold)
+			fixture.Release(t, hold)
 			hold = p.take(t, 1, expiringLease)
-			RequireEnds(t, hold.Context(), primitives.ErrLost)
+			fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 			require.ErrorIs(t, hold.Extend(t.Context(), time.Minute), primitives.ErrLost)
-			redistest.WaitFor(t, Soon, func() bool { return len(p.leases(t)) == 0 }, "all permits have expired")
+			redistest.WaitFor(t, fixture.Soon, func() bool { return len(p.leases(t)) == 0 }, "all permits have expired")
 			p.requireFree(t, 1)
 		}},
 		{"Info reports the remaining lease", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 1)
+			fixture.InitPool(t, p, 1)
 			require.Empty(t, p.leases(t))
 			began := time.Now()
 			hold := p.take(t, 1, primitives.WithLease(time.Minute))
 			left := p.leases(t)[hold.ID()] - 2*time.Millisecond // its end is rounded up
-			RequireLeft(t, left, time.Minute, began)
-			Release(t, hold)
+			fixture.RequireLeft(t, left, time.Minute, began)
+			fixture.Release(t, hold)
 			require.Empty(t, p.leases(t))
 		}},
 		{"leases that are handed off end with the pool", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 1)
+			fixture.InitPool(t, p, 1)
 			require.NoError(t, p.s.Client(t).PExpire(t.Context(), p.key, time.Hour).Err())
 			hold := p.take(t, 1)
-			waiting := StartAcquire(t.Context(), p)
-			AwaitWaiter(t, p.s, p.key)
-			Release(t, hold)
-			require.NoError(t, Await(t, waiting).Err)
+			waiting := fixture.StartAcquire(t.Context(), p)
+			fixture.AwaitWaiter(t, p.s, p.key)
+			fixture.Release(t, hold)
+			require.NoError(t, fixture.Await(t, waiting).Err)
 			require.Positive(t, p.s.Client(t).PTTL(t.Context(), "{"+p.key+"}:timeout").Val())
 		}},
 		{"an expired pool leaves no keys", func(t *testing.T, p *poolCase) {
-			InitPool(t, p, 1)
-			require.NoError(t, p.s.Client(t).PExpire(t.Context(), p.key, 2*ShortLease).Err())
+			fixture.InitPool(t, p, 1)
+			require.NoError(t, p.s.Client(t).PExpire(t.Context(), p.key, 2*fixture.ShortLease).Err())
 			p.take(t, 1, expiringLease)
-			RequireClean(t, p.s, p.key)
+			fixture.RequireClean(t, p.s, p.key)
 		}},
 	}
 )
@@ -361,7 +361,7 @@ var (
 // leases returns the remaining lease of each held permit, by id.
 func (p *poolCase) leases(t *testing.T) map[string]time.Duration {
 	t.Helper()
-	info := InfoOf(t, p)
+	info := fixture.InfoOf(t, p)
 	left := map[string]time.Duration{}
 	for _, h := range info.Holders {
 		left[h.ID] = h.TTL

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -52,15 +52,16 @@ type conformCase struct {
 	l, far    *primitives.Lock   // the same lock on two clients
 	excludes  *primitives.Lock   // the lock that l excludes, on the client of far
 	farClient *primitives.Client // the client of far
-	heard     *Recorder          // the events of farClient
+	heard     *fixture.Recorder  // the events of farClient
 }
 
 // onKind opens a lock of a kind on two new clients.
 func onKind(t *testing.T, s *redistest.Server, kind conformKind) *conformCase {
-	s = LeastRights(t, s)
-	x := &conformCase{conformKind: kind, s: s, key: Permitted + redistest.Name(t) + ".", heard: &Recorder{}}
-	x.farClient = NewClient(t, s.Client(t), x.heard.Option())
-	x.l, x.far = kind.open(NewClient(t, s.Client(t)), x.key), kind.open(x.farClient, x.key)
+	s = fixture.LeastRights(t, s)
+	x := &conformCase{conformKind: kind, s: s, key: fixture.Permitted + redistest.Name(t) + ".",
+		heard: &fixture.Recorder{}}
+	x.farClient = fixture.NewClient(t, s.Client(t), x.heard.Option())
+	x.l, x.far = kind.open(fixture.NewClient(t, s.Client(t)), x.key), kind.open(x.farClient, x.key)
 	if x.excludes = x.far; kind.Shared {
 		x.excludes = kind.Rival(x.farClient, x.key).(*primitives.Lock)
 	}
@@ -70,7 +71,7 @@ func onKind(t *testing.T, s *redistest.Server, kind conformKind) *conformCase {
 // count returns the hold count of an id, as another client sees it.
 func (x *conformCase) count(t *testing.T, id string) int {
 	t.Helper()
-	info := InfoOf(t, x.far)
+	info := fixture.InfoOf(t, x.far)
 	for _, h := range info.Holders {
 		if h.ID == id {
 			return h.Count
@@ -84,7 +85,7 @@ func (x *conformCase) count(t *testing.T, id string) int {
 func (x *conformCase) requireHolders(t *testing.T, n int) {
 	t.Helper()
 	for _, l := range []*primitives.Lock{x.l, x.far} {
-		require.Len(t, InfoOf(t, l).Holders, n)
+		require.Len(t, fixture.InfoOf(t, l).Holders, n)
 	}
 }
 
@@ -119,7 +120,7 @@ func TestConformanceLocks(t *testing.T) {
 						t.Parallel()
 						x := onKind(t, s, kind)
 						b.test(t, x)
-						RequireClean(t, s, x.key, kind.Stays(x.key)...)
+						fixture.RequireClean(t, s, x.key, kind.Stays(x.key)...)
 					})
 				}
 			})
@@ -133,8 +134,8 @@ func TestConformanceTimes(t *testing.T) {
 	t.Parallel()
 	const late = 60 * time.Millisecond // a polling lock looks every 50 ms
 	for _, kind := range conformKinds() {
-		RunEmbedded(t, kind.Name, func(t *testing.T, s *redistest.Server) {
-			near, far := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+		fixture.RunEmbedded(t, kind.Name, func(t *testing.T, s *redistest.Server) {
+			near, far := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
 			rival := func(opts ...primitives.Option) (*primitives.Hold, error) {
 				if kind.Shared {
 					return kind.Rival(far, "l").Acquire(t.Context(), opts...)
@@ -148,20 +149,20 @@ func TestConformanceTimes(t *testing.T) {
 				require.LessOrEqual(t, took, want+late)
 			}
 
-			hold := Acquire(t, t.Context(), kind.open(near, "l"))
+			hold := fixture.Acquire(t, t.Context(), kind.open(near, "l"))
 			began := time.Now()
-			require.ErrorIs(t, ErrOf(rival(primitives.WithWait(3*time.Second))), primitives.ErrNotAcquired)
+			require.ErrorIs(t, fixture.ErrOf(rival(primitives.WithWait(3*time.Second))), primitives.ErrNotAcquired)
 			requireTook(3*time.Second, began)
-			Release(t, hold)
+			fixture.Release(t, hold)
 
 			began = time.Now()
-			hold = Acquire(t, t.Context(), kind.open(near, "l"), primitives.WithLease(2500*time.Millisecond))
+			hold = fixture.Acquire(t, t.Context(), kind.open(near, "l"), primitives.WithLease(2500*time.Millisecond))
 			next, err := rival()
 			require.NoError(t, err)
 			requireTook(2500*time.Millisecond, began) // between two slow polls
 			require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 			require.NoError(t, next.Check(t.Context()), "a late release does not end the next hold")
-			Release(t, next)
+			fixture.Release(t, next)
 		})
 	}
 }
@@ -171,111 +172,112 @@ func TestConformanceTimes(t *testing.T) {
 func TestConformanceRenewalAfterARestart(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(RenewedTTL)))
+	c := fixture.NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(fixture.RenewedTTL)))
 	var lost []*primitives.Hold
 	for _, kind := range kinds.Locks() {
-		outer := Acquire(t, t.Context(), kind.Lock(c, kind.Name))
-		Release(t, Acquire(t, outer.Context(), kind.Lock(c, kind.Name)))
-		Release(t, outer)
-		lost = append(lost, Acquire(t, t.Context(), kind.Lock(c, kind.Name)))
+		outer := fixture.Acquire(t, t.Context(), kind.Lock(c, kind.Name))
+		fixture.Release(t, fixture.Acquire(t, outer.Context(), kind.Lock(c, kind.Name)))
+		fixture.Release(t, outer)
+		lost = append(lost, fixture.Acquire(t, t.Context(), kind.Lock(c, kind.Name)))
 	}
-	AwaitRenewal(t, 1, lost...)
+	fixture.AwaitRenewal(t, 1, lost...)
 	require.NoError(t, s.Kill())
 	require.NoError(t, s.Restart())
 	for _, hold := range lost {
-		RequireEnds(t, hold.Context(), primitives.ErrLost)
+		fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 	}
 	for range 2 {
 		var holds []*primitives.Hold
 		for _, kind := range kinds.Locks() {
-			holds = append(holds, Acquire(t, t.Context(), kind.Lock(c, kind.Name)))
+			holds = append(holds, fixture.Acquire(t, t.Context(), kind.Lock(c, kind.Name)))
 		}
-		AwaitRenewal(t, 2, holds...)
-		Release(t, holds...)
+		fixture.AwaitRenewal(t, 2, holds...)
+		fixture.Release(t, holds...)
 	}
 }
 
 func clientsSeeHolders(t *testing.T, x *conformCase) {
 	x.requireHolders(t, 0)
-	hold := Acquire(t, t.Context(), x.l)
+	hold := fixture.Acquire(t, t.Context(), x.l)
 	x.requireHolders(t, 1)
-	Release(t, hold)
+	fixture.Release(t, hold)
 	x.requireHolders(t, 0)
 }
 
 func holdCount(t *testing.T, x *conformCase) {
-	once := Acquire(t, t.Context(), x.l)
+	once := fixture.Acquire(t, t.Context(), x.l)
 	require.Equal(t, 1, x.count(t, once.ID()))
-	Release(t, once)
+	fixture.Release(t, once)
 	require.Zero(t, x.count(t, once.ID()))
-	outer := Acquire(t, t.Context(), x.l)
+	outer := fixture.Acquire(t, t.Context(), x.l)
 	if x.nonReentrant {
-		before := Leftovers(t, x.s, x.key)
-		for _, opts := range [][]primitives.Option{nil, {primitives.WithWait(0)}, {primitives.WithWait(Soon)}} {
-			require.ErrorIs(t, ErrOf(x.l.Acquire(outer.Context(), opts...)), primitives.ErrDeadlock)
+		before := fixture.Leftovers(t, x.s, x.key)
+		for _, opts := range [][]primitives.Option{nil, {primitives.WithWait(0)}, {primitives.WithWait(fixture.Soon)}} {
+			require.ErrorIs(t, fixture.ErrOf(x.l.Acquire(outer.Context(), opts...)), primitives.ErrDeadlock)
 		}
-		require.Equal(t, before, Leftovers(t, x.s, x.key), "the refused calls stand in no queue")
+		require.Equal(t, before, fixture.Leftovers(t, x.s, x.key), "the refused calls stand in no queue")
 		require.Equal(t, 1, x.count(t, outer.ID()))
 		require.NoError(t, outer.Check(t.Context()))
-		Release(t, outer)
+		fixture.Release(t, outer)
 		require.Zero(t, x.count(t, outer.ID()))
 		return
 	}
-	inner := Acquire(t, outer.Context(), x.l)
+	inner := fixture.Acquire(t, outer.Context(), x.l)
 	require.Equal(t, 2, x.count(t, outer.ID()))
-	Release(t, inner)
+	fixture.Release(t, inner)
 	require.Equal(t, 1, x.count(t, outer.ID()))
-	require.ErrorIs(t, ErrOf(x.excludes.TryAcquire(t.Context())), primitives.ErrNotAcquired, "the outer hold is left")
-	Release(t, outer)
+	require.ErrorIs(t, fixture.ErrOf(x.excludes.TryAcquire(t.Context())), primitives.ErrNotAcquired,
+		"the outer hold is left")
+	fixture.Release(t, outer)
 	require.Zero(t, x.count(t, outer.ID()))
 }
 
 func holdFromContext(t *testing.T, x *conformCase) {
 	require.Nil(t, x.l.HoldFrom(t.Context()))
-	hold := Acquire(t, t.Context(), x.l)
+	hold := fixture.Acquire(t, t.Context(), x.l)
 	require.Same(t, hold, x.l.HoldFrom(hold.Context()))
 	require.Nil(t, x.l.HoldFrom(t.Context()), "another goroutine's context")
 	require.Nil(t, x.far.HoldFrom(hold.Context()), "another client's lock")
-	Release(t, hold)
+	fixture.Release(t, hold)
 	require.Nil(t, x.l.HoldFrom(hold.Context()), "the hold was released")
 }
 
 func remainingTTL(t *testing.T, x *conformCase) {
 	left := func() time.Duration {
-		info := InfoOf(t, x.far)
+		info := fixture.InfoOf(t, x.far)
 		return info.TTL
 	}
 	began := time.Now()
-	hold := Acquire(t, t.Context(), x.l, primitives.WithLease(time.Hour))
-	RequireLeft(t, left(), time.Hour, began)
-	Release(t, hold)
+	hold := fixture.Acquire(t, t.Context(), x.l, primitives.WithLease(time.Hour))
+	fixture.RequireLeft(t, left(), time.Hour, began)
+	fixture.Release(t, hold)
 	require.Zero(t, left())
 	began = time.Now()
-	hold = Acquire(t, t.Context(), x.l)
-	RequireLeft(t, left(), 30*time.Second, began) // the default TTL of the watchdog
-	Release(t, hold)
+	hold = fixture.Acquire(t, t.Context(), x.l)
+	fixture.RequireLeft(t, left(), 30*time.Second, began) // the default TTL of the watchdog
+	fixture.Release(t, hold)
 }
 
 func othersCannotRelease(t *testing.T, x *conformCase) {
-	hold := Acquire(t, t.Context(), x.l)
+	hold := fixture.Acquire(t, t.Context(), x.l)
 	require.ErrorIs(t, x.far.ReleaseID(t.Context(), x.farClient.ID()+":1"), primitives.ErrNotHeld)
 	require.NoError(t, hold.Check(t.Context()))
 	require.Equal(t, 1, x.count(t, hold.ID()))
-	Release(t, hold)
+	fixture.Release(t, hold)
 }
 
 func lockAgain(t *testing.T, x *conformCase) {
 	for range 3 {
-		Release(t, Acquire(t, t.Context(), x.l))
+		fixture.Release(t, fixture.Acquire(t, t.Context(), x.l))
 		require.NoError(t, x.l.Do(t.Context(), func(context.Context) error { return nil }))
 	}
 }
 
 func forceReleaseFrees(t *testing.T, x *conformCase) {
-	hold := Acquire(t, t.Context(), x.l)
+	hold := fixture.Acquire(t, t.Context(), x.l)
 	for _, held := range []bool{true, false} {
-		was := ForceRelease(t, x.far)
+		was := fixture.ForceRelease(t, x.far)
 		require.Equal(t, held, was)
 		x.requireHolders(t, 0)
 	}
@@ -284,47 +286,48 @@ func forceReleaseFrees(t *testing.T, x *conformCase) {
 
 // autoExpires checks that a lock whose client was closed with the hold is free when its TTL ends.
 func autoExpires(t *testing.T, x *conformCase) {
-	const ttl = ShortLease
-	gone := NewClient(t, x.s.Client(t))
+	const ttl = fixture.ShortLease
+	gone := fixture.NewClient(t, x.s.Client(t))
 	began := time.Now()
-	hold := Acquire(t, t.Context(), x.open(gone, x.key), primitives.WithWatchdog(ttl))
-	CloseNow(gone)
-	RequireEnds(t, hold.Context(), primitives.ErrClosed)
-	next := Acquire(t, t.Context(), x.excludes)
+	hold := fixture.Acquire(t, t.Context(), x.open(gone, x.key), primitives.WithWatchdog(ttl))
+	fixture.CloseNow(gone)
+	fixture.RequireEnds(t, hold.Context(), primitives.ErrClosed)
+	next := fixture.Acquire(t, t.Context(), x.excludes)
 	require.GreaterOrEqual(t, time.Since(began), ttl-50*time.Millisecond)
-	require.Less(t, time.Since(began), ttl+SlowPoll)
-	Release(t, next)
+	require.Less(t, time.Since(began), ttl+fixture.SlowPoll)
+	fixture.Release(t, next)
 }
 
 // uninterrupted checks that a waiter with context.WithoutCancel waits on after its parent is
 // cancelled.
 func uninterrupted(t *testing.T, x *conformCase) {
-	hold := Acquire(t, t.Context(), x.l)
+	hold := fixture.Acquire(t, t.Context(), x.l)
 	ctx, cancel := context.WithCancel(t.Context())
-	waiting := StartAcquire(context.WithoutCancel(ctx), x.excludes)
+	waiting := fixture.StartAcquire(context.WithoutCancel(ctx), x.excludes)
 	x.heard.Await(t, primitives.EventWait)
 	cancel()
-	Release(t, hold)
-	acquired := AwaitHold(t, waiting)
-	RequireLive(t, acquired.Context())
-	Release(t, acquired)
+	fixture.Release(t, hold)
+	acquired := fixture.AwaitHold(t, waiting)
+	fixture.RequireLive(t, acquired.Context())
+	fixture.Release(t, acquired)
 }
 
 // failedTryLeavesNothing checks that a failed acquisition does not block later ones, in particular
 // as a queue entry of a fair lock.
 func failedTryLeavesNothing(t *testing.T, x *conformCase) {
-	hold := Acquire(t, t.Context(), x.l)
-	before := Leftovers(t, x.s, x.key)
+	hold := fixture.Acquire(t, t.Context(), x.l)
+	before := fixture.Leftovers(t, x.s, x.key)
 	for _, wait := range []time.Duration{0, 30 * time.Millisecond} {
 		began := time.Now()
-		require.ErrorIs(t, ErrOf(x.excludes.Acquire(t.Context(), primitives.WithWait(wait))), primitives.ErrNotAcquired)
+		require.ErrorIs(t, fixture.ErrOf(x.excludes.Acquire(t.Context(), primitives.WithWait(wait))),
+			primitives.ErrNotAcquired)
 		require.GreaterOrEqual(t, time.Since(began), wait)
 	}
 	// The rollback may go on in the background for a moment.
-	RequireClean(t, x.s, x.key, before...)
-	Release(t, hold)
+	fixture.RequireClean(t, x.s, x.key, before...)
+	fixture.Release(t, hold)
 	for _, l := range []*primitives.Lock{x.l, x.excludes} {
-		Release(t, TryAcquire(t, t.Context(), l))
+		fixture.Release(t, fixture.TryAcquire(t, t.Context(), l))
 	}
 }
 
@@ -333,14 +336,14 @@ func failedTryLeavesNothing(t *testing.T, x *conformCase) {
 func TestConformanceSubscriptions(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		name, c := redistest.Name(t), NewClient(t, s.Client(t))
-		Concurrently(32, func(int) {
+		name, c := redistest.Name(t), fixture.NewClient(t, s.Client(t))
+		fixture.Concurrently(32, func(int) {
 			for range redistest.Scaled(s, 60) {
 				l := c.Lock(name + strconv.Itoa(rand.IntN(5)))
 				assert.NoError(t, l.Do(context.Background(), func(context.Context) error { return nil }))
 			}
 		})
-		RequireClean(t, s, name)
+		fixture.RequireClean(t, s, name)
 	})
 }
 
@@ -349,18 +352,18 @@ func TestConformanceSubscriptions(t *testing.T) {
 func TestConformanceFairLeases(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := NewClient(t, redistest.Embedded(t).Client(t)).FairLock("l")
+		l := fixture.NewClient(t, redistest.Embedded(t).Client(t)).FairLock("l")
 		began := time.Now()
-		var waiting []<-chan Result
+		var waiting []<-chan fixture.Result
 		for range 8 {
-			waiting = append(waiting, Start(func() (*primitives.Hold, error) {
+			waiting = append(waiting, fixture.Start(func() (*primitives.Hold, error) {
 				return l.Acquire(t.Context(), primitives.WithWait(10*time.Second), primitives.WithLease(time.Second))
 			}))
 			time.Sleep(100 * time.Millisecond)
 		}
 		last := began.Add(-time.Second)
 		for _, w := range waiting {
-			r := AwaitAcquired(t, w)
+			r := fixture.AwaitAcquired(t, w)
 			require.GreaterOrEqual(t, r.At.Sub(last), time.Second)
 			last = r.At
 		}
@@ -375,15 +378,15 @@ func TestConformanceFairPrefix(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		key := redistest.Name(t)
-		l := NewClient(t, s.Client(t), primitives.WithPrefix("test::")).FairLock(key)
-		hold := Acquire(t, t.Context(), l)
-		waiting := StartAcquire(t.Context(), l)
-		AwaitFair(t, l, 1)
+		l := fixture.NewClient(t, s.Client(t), primitives.WithPrefix("test::")).FairLock(key)
+		hold := fixture.Acquire(t, t.Context(), l)
+		waiting := fixture.StartAcquire(t.Context(), l)
+		fixture.AwaitFair(t, l, 1)
 		require.EqualValues(t, 1, s.Client(t).LLen(t.Context(), "redisson_lock_queue:{test::"+key+"}").Val())
-		require.Equal(t, key, InfoOf(t, l).Name)
-		Release(t, hold)
-		Release(t, AwaitHold(t, waiting))
-		RequireClean(t, s, key)
+		require.Equal(t, key, fixture.InfoOf(t, l).Name)
+		fixture.Release(t, hold)
+		fixture.Release(t, fixture.AwaitHold(t, waiting))
+		fixture.RequireClean(t, s, key)
 	})
 }
 
@@ -393,16 +396,16 @@ func TestConformanceFairPausedWrites(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	rdb, key := s.Client(t), redistest.Name(t)
-	l := NewClient(t, s.Client(t)).FairLock(key)
-	Acquire(t, t.Context(), l, primitives.WithLease(ShortLease))
-	first := StartAcquire(t.Context(), l, primitives.WithLease(2*ShortLease))
-	AwaitFair(t, l, 1)
-	second := StartAcquire(t.Context(), l, primitives.WithWait(Soon))
-	AwaitFair(t, l, 2)
+	l := fixture.NewClient(t, s.Client(t)).FairLock(key)
+	fixture.Acquire(t, t.Context(), l, primitives.WithLease(fixture.ShortLease))
+	first := fixture.StartAcquire(t.Context(), l, primitives.WithLease(2*fixture.ShortLease))
+	fixture.AwaitFair(t, l, 1)
+	second := fixture.StartAcquire(t.Context(), l, primitives.WithWait(fixture.Soon))
+	fixture.AwaitFair(t, l, 2)
 	require.NoError(t, rdb.Do(t.Context(), "client", "pause", 2000, "write").Err())
-	require.NoError(t, Await(t, first).Err)
-	Release(t, AwaitHold(t, second))
-	RequireClean(t, s, key)
+	require.NoError(t, fixture.Await(t, first).Err)
+	fixture.Release(t, fixture.AwaitHold(t, second))
+	fixture.RequireClean(t, s, key)
 }
 
 // TestConformanceMulti checks that one of many concurrent tries of a multilock succeeds, and that a
@@ -412,14 +415,14 @@ func TestConformanceMulti(t *testing.T) {
 	t.Run("one of many tries succeeds", func(t *testing.T) {
 		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 			key := redistest.Name(t)
-			l := primitives.NewMultiLock(kinds.Members(NewClient(t, s.Client(t)), key, 3))
-			var tries []<-chan Result
+			l := primitives.NewMultiLock(kinds.Members(fixture.NewClient(t, s.Client(t)), key, 3))
+			var tries []<-chan fixture.Result
 			for range 10 {
-				tries = append(tries, Start(func() (*primitives.Hold, error) { return l.TryAcquire(t.Context()) }))
+				tries = append(tries, fixture.Start(func() (*primitives.Hold, error) { return l.TryAcquire(t.Context()) }))
 			}
 			var holds []*primitives.Hold
 			for _, try := range tries {
-				if r := Await(t, try); r.Err == nil {
+				if r := fixture.Await(t, try); r.Err == nil {
 					holds = append(holds, r.Hold)
 				} else {
 					require.ErrorIs(t, r.Err, primitives.ErrNotAcquired)
@@ -428,9 +431,9 @@ func TestConformanceMulti(t *testing.T) {
 			require.Len(t, holds, 1)
 			require.Same(t, holds[0], l.HoldFrom(holds[0].Context()))
 			require.Nil(t, l.HoldFrom(t.Context()))
-			Release(t, holds[0])
+			fixture.Release(t, holds[0])
 			require.Nil(t, l.HoldFrom(holds[0].Context()))
-			RequireClean(t, s, key)
+			fixture.RequireClean(t, s, key)
 		})
 	})
 	t.Run("members on three servers", func(t *testing.T) {
@@ -438,19 +441,19 @@ func TestConformanceMulti(t *testing.T) {
 		spread := func() *primitives.Lock {
 			var locks []*primitives.Lock
 			for i, s := range servers {
-				locks = append(locks, NewClient(t, s.Client(t)).Lock("lock"+strconv.Itoa(i)))
+				locks = append(locks, fixture.NewClient(t, s.Client(t)).Lock("lock"+strconv.Itoa(i)))
 			}
 			return primitives.NewMultiLock(locks)
 		}
 		one, rival := spread(), spread()
-		hold := Acquire(t, t.Context(), one)
+		hold := fixture.Acquire(t, t.Context(), one)
 		for range 2 {
-			require.ErrorIs(t, ErrOf(rival.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+			require.ErrorIs(t, fixture.ErrOf(rival.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 		}
-		Release(t, hold)
-		Release(t, Acquire(t, t.Context(), rival))
+		fixture.Release(t, hold)
+		fixture.Release(t, fixture.Acquire(t, t.Context(), rival))
 		for _, s := range servers {
-			RequireClean(t, s, "lock")
+			fixture.RequireClean(t, s, "lock")
 		}
 	})
 }
@@ -461,11 +464,12 @@ func TestConformanceRedOfSeven(t *testing.T) {
 	t.Parallel()
 	servers := []*redistest.Server{redistest.Miniredis(t), redistest.Miniredis(t)}
 	var locks []*primitives.Lock
-	for i, c := range []*primitives.Client{NewClient(t, servers[0].Client(t)), NewClient(t, servers[1].Client(t))} {
+	for i, c := range []*primitives.Client{fixture.NewClient(t, servers[0].Client(t)),
+		fixture.NewClient(t, servers[1].Client(t))} {
 		locks = append(locks, kinds.Members(c, "r"+strconv.Itoa(i), 2+3*i)...)
 	}
 	l, n := primitives.NewRedLock(locks, primitives.WithLease(10*time.Second)), 0
-	Concurrently(4, func(int) { Increment(t, AsAcquirer(l), &n, 3) })
+	fixture.Concurrently(4, func(int) { fixture.Increment(t, fixture.AsAcquirer(l), &n, 3) })
 	require.Equal(t, 12, n)
 }
 
@@ -477,8 +481,8 @@ func TestConformanceRWLock(t *testing.T) {
 			for _, b := range rwLockBehaviours {
 				run(b.name, func(t *testing.T) {
 					key := redistest.Name(t) + "."
-					b.test(t, NewClient(t, s.Client(t)).RWLock(key), NewClient(t, s.Client(t)).RWLock(key))
-					RequireClean(t, s, key)
+					b.test(t, fixture.NewClient(t, s.Client(t)).RWLock(key), fixture.NewClient(t, s.Client(t)).RWLock(key))
+					fixture.RequireClean(t, s, key)
 				})
 			}
 		})
@@ -491,48 +495,48 @@ var rwLockBehaviours = []struct {
 }{
 	{"a writer waits for the reader with the longest lease", func(t *testing.T, near, far *primitives.RWLock) {
 		began := time.Now()
-		Acquire(t, t.Context(), near.Reader(), primitives.WithLease(2*ShortLease))
-		Acquire(t, t.Context(), far.Reader(), primitives.WithLease(ShortLease))
-		w := Acquire(t, t.Context(), far.Writer())
-		require.GreaterOrEqual(t, time.Since(began), 2*ShortLease-10*time.Millisecond)
-		Release(t, w)
+		fixture.Acquire(t, t.Context(), near.Reader(), primitives.WithLease(2*fixture.ShortLease))
+		fixture.Acquire(t, t.Context(), far.Reader(), primitives.WithLease(fixture.ShortLease))
+		w := fixture.Acquire(t, t.Context(), far.Writer())
+		require.GreaterOrEqual(t, time.Since(began), 2*fixture.ShortLease-10*time.Millisecond)
+		fixture.Release(t, w)
 	}},
 	{"a released reader does not extend the lease of another", func(t *testing.T, near, far *primitives.RWLock) {
 		began := time.Now()
-		Acquire(t, t.Context(), near.Reader(), primitives.WithLease(ShortLease))
-		Release(t, Acquire(t, t.Context(), far.Reader(), primitives.WithLease(time.Minute)))
+		fixture.Acquire(t, t.Context(), near.Reader(), primitives.WithLease(fixture.ShortLease))
+		fixture.Release(t, fixture.Acquire(t, t.Context(), far.Reader(), primitives.WithLease(time.Minute)))
 		writesAfterABriefLease(t, far, began)
 	}},
 	// In Redisson, releasing the nested reader removes its timeout key. Here, too, the TTL becomes
 	// that of the longest remaining lease, and no longer.
 	{"releasing a nested reader ends its lease", func(t *testing.T, near, far *primitives.RWLock) {
 		began := time.Now()
-		outer := Acquire(t, t.Context(), near.Reader(), primitives.WithLease(ShortLease))
-		Release(t, Acquire(t, outer.Context(), near.Reader(), primitives.WithLease(time.Minute)))
+		outer := fixture.Acquire(t, t.Context(), near.Reader(), primitives.WithLease(fixture.ShortLease))
+		fixture.Release(t, fixture.Acquire(t, outer.Context(), near.Reader(), primitives.WithLease(time.Minute)))
 		writesAfterABriefLease(t, far, began)
 	}},
 	{"all waiting readers acquire when a writer's lease expires", func(t *testing.T, near, far *primitives.RWLock) {
-		Acquire(t, t.Context(), near.Writer(), primitives.WithLease(ShortLease))
-		var readers []<-chan Result
+		fixture.Acquire(t, t.Context(), near.Writer(), primitives.WithLease(fixture.ShortLease))
+		var readers []<-chan fixture.Result
 		for _, rw := range []*primitives.RWLock{near, far, far} {
-			readers = append(readers, StartAcquire(t.Context(), rw.Reader()))
+			readers = append(readers, fixture.StartAcquire(t.Context(), rw.Reader()))
 		}
 		var holds []*primitives.Hold
 		for _, reader := range readers {
-			hold := AwaitHold(t, reader)
+			hold := fixture.AwaitHold(t, reader)
 			holds = append(holds, hold)
 		}
-		Release(t, holds...)
+		fixture.Release(t, holds...)
 	}},
 	{"a nested writer does not shorten the outer lease", func(t *testing.T, near, far *primitives.RWLock) {
-		outer := Acquire(t, t.Context(), near.Writer(), primitives.WithLease(time.Minute))
-		inner := Acquire(t, outer.Context(), near.Writer(), primitives.WithLease(ShortLease))
-		RequireEnds(t, inner.Context(), primitives.ErrLost)
+		outer := fixture.Acquire(t, t.Context(), near.Writer(), primitives.WithLease(time.Minute))
+		inner := fixture.Acquire(t, outer.Context(), near.Writer(), primitives.WithLease(fixture.ShortLease))
+		fixture.RequireEnds(t, inner.Context(), primitives.ErrLost)
 		require.NoError(t, outer.Check(t.Context()))
 		for _, l := range []*primitives.Lock{far.Writer(), far.Reader()} {
-			require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+			require.ErrorIs(t, fixture.ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 		}
-		require.NoError(t, ErrOf(near.Writer().ForceRelease(t.Context())))
+		require.NoError(t, fixture.ErrOf(near.Writer().ForceRelease(t.Context())))
 	}},
 }
 
@@ -540,8 +544,8 @@ var rwLockBehaviours = []struct {
 // ended.
 func writesAfterABriefLease(t *testing.T, rw *primitives.RWLock, began time.Time) {
 	t.Helper()
-	w := Acquire(t, t.Context(), rw.Writer(), primitives.WithWait(Soon))
-	require.GreaterOrEqual(t, time.Since(began), ShortLease-10*time.Millisecond)
-	require.Less(t, time.Since(began), ShortLease+SlowPoll)
-	Release(t, w)
+	w := fixture.Acquire(t, t.Context(), rw.Writer(), primitives.WithWait(fixture.Soon))
+	require.GreaterOrEqual(t, time.Since(began), fixture.ShortLease-10*time.Millisecond)
+	require.Less(t, time.Since(began), fixture.ShortLease+fixture.SlowPoll)
+	fixture.Release(t, w)
 }

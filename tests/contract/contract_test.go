@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -24,7 +24,7 @@ type mutexRow struct {
 	// open returns a handle on one client and key. By default it waits without a limit and its
 	// holds are renewed. A key may be opened many times; all handles of one key exclude each other,
 	// on the same client and on others.
-	open func(t testing.TB, c *primitives.Client, key string) Acquirer
+	open func(t testing.TB, c *primitives.Client, key string) fixture.Acquirer
 
 	nests bool          // Acquire with a hold's context nests (C3)
 	ids   bool          // Hold.ID is "<client id>:<n>" (C1)
@@ -40,35 +40,37 @@ func mutexRows() (rows []mutexRow) {
 		if k.Name == "red" {
 			row.lease = 4 * time.Second // a member has a tenth of the lease to answer
 		}
-		row.open = func(t testing.TB, c *primitives.Client, key string) Acquirer { return AsAcquirer(k.One(t, c, key)) }
+		row.open = func(t testing.TB, c *primitives.Client, key string) fixture.Acquirer {
+			return fixture.AsAcquirer(k.One(t, c, key))
+		}
 		rows = append(rows, row)
 	}
-	used := func(name string, open func(c *primitives.Client, key string) Acquirer) *mutexRow {
+	used := func(name string, open func(c *primitives.Client, key string) fixture.Acquirer) *mutexRow {
 		row := mutexRow{Kind: kinds.Of("lock"), holds: true, lease: 2 * time.Second}
 		row.Name = name
-		row.open = func(_ testing.TB, c *primitives.Client, key string) Acquirer { return open(c, key) }
+		row.open = func(_ testing.TB, c *primitives.Client, key string) fixture.Acquirer { return open(c, key) }
 		rows = append(rows, row)
 		return &rows[len(rows)-1]
 	}
-	polling := used("polling lock", func(c *primitives.Client, key string) Acquirer {
-		return AsAcquirer(c.Lock(key, primitives.WithPolling(2*time.Millisecond, 20*time.Millisecond)))
+	polling := used("polling lock", func(c *primitives.Client, key string) fixture.Acquirer {
+		return fixture.AsAcquirer(c.Lock(key, primitives.WithPolling(2*time.Millisecond, 20*time.Millisecond)))
 	})
 	polling.nests, polling.ids, polling.poll = true, true, 20*time.Millisecond
-	stripe := used("stripe", func(c *primitives.Client, key string) Acquirer {
-		return AsAcquirer(c.Striped(key, 4).Lock("x"))
+	stripe := used("stripe", func(c *primitives.Client, key string) fixture.Acquirer {
+		return fixture.AsAcquirer(c.Striped(key, 4).Lock("x"))
 	})
 	stripe.nests, stripe.ids = true, true
-	used("lock with owners", func(c *primitives.Client, key string) Acquirer {
-		return AsAcquirer(owned{c.Lock(key), c.ID()})
+	used("lock with owners", func(c *primitives.Client, key string) fixture.Acquirer {
+		return fixture.AsAcquirer(owned{c.Lock(key), c.ID()})
 	})
-	locker := used("locker", func(c *primitives.Client, key string) Acquirer { return lockers{c.Lock(key)} })
+	locker := used("locker", func(c *primitives.Client, key string) fixture.Acquirer { return lockers{c.Lock(key)} })
 	locker.Leased, locker.holds = false, false
 	return rows
 }
 
 // owned makes each acquisition with WithOwner and an id of its own.
 type owned struct {
-	l      Handle
+	l      fixture.Handle
 	client string
 }
 
@@ -96,9 +98,9 @@ func (o owned) Do(ctx context.Context, f func(context.Context) error, opts ...pr
 // a panic of Lock becomes the error.
 type lockers struct{ l *primitives.Lock }
 
-func (a lockers) Acquire(ctx context.Context, opts ...primitives.Option) (h Holder, err error) {
+func (a lockers) Acquire(ctx context.Context, opts ...primitives.Option) (h fixture.Holder, err error) {
 	if len(opts) > 0 { // Locker takes no options
-		return AsHolder(a.l.Acquire(ctx, opts...))
+		return fixture.AsHolder(a.l.Acquire(ctx, opts...))
 	}
 	mu := a.l.Locker(ctx)
 	defer func() {
@@ -110,7 +112,7 @@ func (a lockers) Acquire(ctx context.Context, opts ...primitives.Option) (h Hold
 	return locked{mu, ctx}, nil
 }
 
-func (a lockers) TryAcquire(ctx context.Context, _ ...primitives.Option) (Holder, error) {
+func (a lockers) TryAcquire(ctx context.Context, _ ...primitives.Option) (fixture.Holder, error) {
 	mu := a.l.Locker(ctx)
 	if !mu.TryLock() {
 		return nil, primitives.ErrNotAcquired
@@ -144,15 +146,15 @@ type mutexCase struct {
 }
 
 // on opens the mutex on a new client.
-func (m *mutexCase) on(t testing.TB, opts ...primitives.ClientOption) Acquirer {
+func (m *mutexCase) on(t testing.TB, opts ...primitives.ClientOption) fixture.Acquirer {
 	t.Helper()
-	return m.open(t, NewClient(t, m.s.Client(t), opts...), m.key)
+	return m.open(t, fixture.NewClient(t, m.s.Client(t), opts...), m.key)
 }
 
 // through opens the mutex on a new client that connects through p.
-func (m *mutexCase) through(t testing.TB, p *redistest.Proxy) Acquirer {
+func (m *mutexCase) through(t testing.TB, p *redistest.Proxy) fixture.Acquirer {
 	t.Helper()
-	return m.open(t, NewClient(t, p.Client(t)), m.key)
+	return m.open(t, fixture.NewClient(t, p.Client(t)), m.key)
 }
 
 // TestMutexContract tests every primitive that can act as a mutex against one contract, on both
@@ -182,14 +184,14 @@ func TestMutexContract(t *testing.T) {
 		t.Run(row.Name, func(t *testing.T) {
 			t.Parallel() // the clauses mostly wait
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-				s = LeastRights(t, s)
+				s = fixture.LeastRights(t, s)
 				for _, clause := range clauses {
 					t.Run(clause.name, func(t *testing.T) {
 						// The suffix keeps one name from being a prefix of another, which
 						// requireClean relies on.
-						m := &mutexCase{mutexRow: row, s: s, key: Permitted + redistest.Name(t) + "."}
+						m := &mutexCase{mutexRow: row, s: s, key: fixture.Permitted + redistest.Name(t) + "."}
 						clause.check(t, m)
-						RequireClean(t, s, m.key, row.Stays(m.key)...)
+						fixture.RequireClean(t, s, m.key, row.Stays(m.key)...)
 					})
 				}
 			})
@@ -210,7 +212,7 @@ func clientsExclude(t *testing.T, m *mutexCase) {
 	var wg sync.WaitGroup
 	for range clients {
 		a := m.on(t)
-		wg.Go(func() { Increment(t, a, &n, each) })
+		wg.Go(func() { fixture.Increment(t, a, &n, each) })
 	}
 	wg.Wait()
 	require.Equal(t, clients*each, n)
@@ -220,7 +222,7 @@ func clientsExclude(t *testing.T, m *mutexCase) {
 func goroutinesExclude(t *testing.T, m *mutexCase) {
 	a := m.on(t)
 	n, goroutines := 0, redistest.Scaled(m.s, 100)
-	Concurrently(goroutines, func(int) { Increment(t, a, &n, 2) })
+	fixture.Concurrently(goroutines, func(int) { fixture.Increment(t, a, &n, 2) })
 	require.Equal(t, 2*goroutines, n)
 }
 
@@ -228,42 +230,42 @@ func goroutinesExclude(t *testing.T, m *mutexCase) {
 // succeeds after the release.
 func tryFails(t *testing.T, m *mutexCase) {
 	one, other := m.on(t), m.on(t)
-	h := TryAcquire(t, t.Context(), one)
-	for _, a := range []Acquirer{one, other} {
-		require.ErrorIs(t, ErrOf(a.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+	h := fixture.TryAcquire(t, t.Context(), one)
+	for _, a := range []fixture.Acquirer{one, other} {
+		require.ErrorIs(t, fixture.ErrOf(a.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 	}
-	Release(t, h)
-	h = TryAcquire(t, t.Context(), other)
-	Release(t, h)
+	fixture.Release(t, h)
+	h = fixture.TryAcquire(t, t.Context(), other)
+	fixture.Release(t, h)
 }
 
 // waitIsBounded checks that WithWait ends the wait in time, with an error that is not a context's.
 func waitIsBounded(t *testing.T, m *mutexCase) {
-	h := Acquire(t, t.Context(), m.on(t))
+	h := fixture.Acquire(t, t.Context(), m.on(t))
 	other := m.on(t)
 	began := time.Now()
 	_, err := other.Acquire(t.Context(), primitives.WithWait(50*time.Millisecond))
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
 	require.GreaterOrEqual(t, time.Since(began), 50*time.Millisecond)
-	Release(t, h)
+	fixture.Release(t, h)
 }
 
 // cancelEndsWait checks that the error of a cancelled waiter matches both ErrNotAcquired and the
 // cause.
 func cancelEndsWait(t *testing.T, m *mutexCase) {
-	h := Acquire(t, t.Context(), m.on(t))
+	h := fixture.Acquire(t, t.Context(), m.on(t))
 	ctx, cancel := context.WithCancelCause(t.Context())
 	other := m.on(t)
-	failed := Go(func() error { return ErrOf(other.Acquire(ctx)) })
+	failed := fixture.Go(func() error { return fixture.ErrOf(other.Acquire(ctx)) })
 	if m.poll == 0 {
-		AwaitWaiter(t, m.s, m.key)
+		fixture.AwaitWaiter(t, m.s, m.key)
 	}
-	cancel(ErrTest)
+	cancel(fixture.ErrTest)
 	err := <-failed
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
-	require.ErrorIs(t, err, ErrTest)
-	Release(t, h)
+	require.ErrorIs(t, err, fixture.ErrTest)
+	fixture.Release(t, h)
 }
 
 // doneContext checks that an acquisition with a done context fails before it sends a command.
@@ -272,9 +274,9 @@ func doneContext(t *testing.T, m *mutexCase) {
 	a := m.through(t, p)
 	p.Record()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(ErrTest)
+	cancel(fixture.ErrTest)
 	_, err := a.Acquire(ctx)
-	require.ErrorIs(t, err, ErrTest)
+	require.ErrorIs(t, err, fixture.ErrTest)
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
 	require.Empty(t, p.Commands())
 }
@@ -282,22 +284,22 @@ func doneContext(t *testing.T, m *mutexCase) {
 // releaseWakes checks that a release wakes up a waiter on another client.
 func releaseWakes(t *testing.T, m *mutexCase) {
 	one, other := m.on(t), m.on(t)
-	h := Acquire(t, t.Context(), one)
-	got := make(chan Holder, 1)
+	h := fixture.Acquire(t, t.Context(), one)
+	got := make(chan fixture.Holder, 1)
 	go func() {
 		h, err := other.Acquire(t.Context())
 		assert.NoError(t, err)
 		got <- h
 	}()
 	if m.poll == 0 {
-		AwaitWaiter(t, m.s, m.key)
+		fixture.AwaitWaiter(t, m.s, m.key)
 	}
 	require.Empty(t, got)
-	Release(t, h)
+	fixture.Release(t, h)
 	select {
 	case h := <-got:
-		Release(t, h)
-	case <-time.After(Soon):
+		fixture.Release(t, h)
+	case <-time.After(fixture.Soon):
 		require.FailNow(t, "timed out waiting for the waiter to wake up")
 	}
 }
@@ -307,7 +309,7 @@ func pollCovers(t *testing.T, m *mutexCase) {
 	p := m.s.Proxy(t)
 	p.DropMessages(true)
 	one, other := m.on(t), m.through(t, p)
-	h := Acquire(t, t.Context(), one)
+	h := fixture.Acquire(t, t.Context(), one)
 	got := make(chan time.Time, 1)
 	go func() {
 		if h, err := other.Acquire(t.Context()); err != nil {
@@ -318,11 +320,11 @@ func pollCovers(t *testing.T, m *mutexCase) {
 		got <- time.Now()
 	}()
 	if m.poll == 0 {
-		AwaitWaiter(t, m.s, m.key)
+		fixture.AwaitWaiter(t, m.s, m.key)
 	}
 	released := time.Now()
-	Release(t, h)
-	require.Less(t, (<-got).Sub(released), SlowPoll)
+	fixture.Release(t, h)
+	require.Less(t, (<-got).Sub(released), fixture.SlowPoll)
 }
 
 // releaseIsFinal checks that the first release works with a done context, and that the second fails
@@ -333,16 +335,16 @@ func releaseIsFinal(t *testing.T, m *mutexCase) {
 	}
 	p := m.s.Proxy(t)
 	a := m.through(t, p)
-	h := Acquire(t, t.Context(), a)
+	h := fixture.Acquire(t, t.Context(), a)
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, h.Release(done), "Release sends its command even if ctx is done")
-	RequireEnds(t, h.Context(), primitives.ErrReleased)
+	fixture.RequireEnds(t, h.Context(), primitives.ErrReleased)
 	p.Record()
 	err := h.Release(t.Context())
 	require.ErrorIs(t, err, primitives.ErrReleased)
 	require.ErrorIs(t, err, primitives.ErrNotHeld)
-	require.Empty(t, ScriptsOf(p)) // the client's name may be written at any time
+	require.Empty(t, fixture.ScriptsOf(p)) // the client's name may be written at any time
 }
 
 // doReleases checks that the mutex is free after each way to leave Do.
@@ -350,14 +352,14 @@ func doReleases(t *testing.T, m *mutexCase) {
 	a := m.on(t)
 	free := func() {
 		t.Helper()
-		Release(t, TryAcquire(t, t.Context(), a))
+		fixture.Release(t, fixture.TryAcquire(t, t.Context(), a))
 	}
 	require.NoError(t, a.Do(t.Context(), func(context.Context) error { return nil }))
 	free()
-	require.ErrorIs(t, a.Do(t.Context(), func(context.Context) error { return ErrTest }), ErrTest)
+	require.ErrorIs(t, a.Do(t.Context(), func(context.Context) error { return fixture.ErrTest }), fixture.ErrTest)
 	free()
 	require.PanicsWithError(t, "test", func() {
-		_ = a.Do(t.Context(), func(context.Context) error { panic(ErrTest) })
+		_ = a.Do(t.Context(), func(context.Context) error { panic(fixture.ErrTest) })
 	})
 	free()
 }
@@ -370,24 +372,24 @@ func nests(t *testing.T, m *mutexCase) {
 	}
 	a, other := m.on(t), m.on(t)
 	for _, outerFirst := range []bool{false, true} {
-		outer := Acquire(t, t.Context(), a)
-		inner := Acquire(t, outer.Context(), a)
-		order := []Holder{inner, outer}
+		outer := fixture.Acquire(t, t.Context(), a)
+		inner := fixture.Acquire(t, outer.Context(), a)
+		order := []fixture.Holder{inner, outer}
 		if outerFirst {
-			order = []Holder{outer, inner}
+			order = []fixture.Holder{outer, inner}
 		}
 		require.NoError(t, order[0].Release(t.Context()))
-		require.ErrorIs(t, ErrOf(other.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+		require.ErrorIs(t, fixture.ErrOf(other.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 		require.NoError(t, order[1].Release(t.Context()))
-		Release(t, TryAcquire(t, t.Context(), other))
+		fixture.Release(t, fixture.TryAcquire(t, t.Context(), other))
 		_, err := a.Acquire(outer.Context(), primitives.WithWait(0))
 		require.ErrorIs(t, err, primitives.ErrReleased, "a released hold does not nest")
 	}
-	outer := Acquire(t, t.Context(), a)
+	outer := fixture.Acquire(t, t.Context(), a)
 	_, err := a.Acquire(outer.Context(), primitives.WithNonReentrant())
 	require.ErrorIs(t, err, primitives.ErrDeadlock)
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-	Release(t, outer)
+	fixture.Release(t, outer)
 }
 
 // leaseEnds checks that the loss of an expired lease is reported before a waiter acquires. The
@@ -396,9 +398,9 @@ func leaseEnds(t *testing.T, m *mutexCase) {
 	if !m.Leased {
 		t.Skip("no leases")
 	}
-	one, other := m.on(t, WideMargin), m.on(t)
+	one, other := m.on(t, fixture.WideMargin), m.on(t)
 	began := time.Now()
-	h := Acquire(t, t.Context(), one, primitives.WithLease(m.lease))
+	h := fixture.Acquire(t, t.Context(), one, primitives.WithLease(m.lease))
 	got := make(chan error, 1)
 	go func() {
 		g, err := other.Acquire(t.Context())
@@ -410,7 +412,7 @@ func leaseEnds(t *testing.T, m *mutexCase) {
 		}
 		got <- err
 	}()
-	RequireEnds(t, h.Context(), primitives.ErrLost)
+	fixture.RequireEnds(t, h.Context(), primitives.ErrLost)
 	if hold, ok := h.(*primitives.Hold); ok {
 		require.WithinRange(t, hold.ValidUntil(), began, time.Now(), "a lost hold keeps the end of its validity")
 	}
@@ -425,32 +427,32 @@ func idsAreClients(t *testing.T, m *mutexCase) {
 	if !m.ids {
 		t.Skip("the caller chooses the ids")
 	}
-	c := NewClient(t, m.s.Client(t))
+	c := fixture.NewClient(t, m.s.Client(t))
 	a := m.open(t, c, m.key)
 	seen := map[string]bool{}
 	for range 3 {
-		h := Acquire(t, t.Context(), a)
+		h := fixture.Acquire(t, t.Context(), a)
 		id := h.(*primitives.Hold).ID()
 		require.Regexp(t, "^"+c.ID()+`:\d+$`, id)
 		require.False(t, seen[id])
 		seen[id] = true
-		Release(t, h)
+		fixture.Release(t, h)
 	}
 }
 
 // closedRefuses checks that Close ends a waiter, and that later acquisitions fail.
 func closedRefuses(t *testing.T, m *mutexCase) {
-	c := NewClient(t, m.s.Client(t))
+	c := fixture.NewClient(t, m.s.Client(t))
 	a := m.open(t, c, m.key)
-	h := Acquire(t, t.Context(), m.on(t))
-	failed := Go(func() error { return ErrOf(a.Acquire(context.Background())) })
+	h := fixture.Acquire(t, t.Context(), m.on(t))
+	failed := fixture.Go(func() error { return fixture.ErrOf(a.Acquire(context.Background())) })
 	if m.poll == 0 {
-		AwaitWaiter(t, m.s, m.key)
+		fixture.AwaitWaiter(t, m.s, m.key)
 	}
 	require.NoError(t, c.Close(t.Context()))
 	require.ErrorIs(t, <-failed, primitives.ErrClosed)
 	_, err := a.Acquire(context.Background())
 	require.ErrorIs(t, err, primitives.ErrClosed)
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-	Release(t, h)
+	fixture.Release(t, h)
 }

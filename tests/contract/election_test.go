@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -104,7 +104,7 @@ func TestC29RunEnds(t *testing.T) {
 			want  error // of Run, if it does not; nil: no error
 		}{
 			{"lead resigns", func(*testing.T, *candidate, *term) error { return nil }, true, nil},
-			{"lead fails", func(*testing.T, *candidate, *term) error { return ErrTest }, false, ErrTest},
+			{"lead fails", func(*testing.T, *candidate, *term) error { return fixture.ErrTest }, false, fixture.ErrTest},
 			{"lead fails with an error that looks like a refusal", func(*testing.T, *candidate, *term) error {
 				return primitives.ErrNotAcquired
 			}, false, primitives.ErrNotAcquired},
@@ -123,7 +123,7 @@ func TestC29RunEnds(t *testing.T) {
 				return fmt.Errorf("serve: %w", context.Cause(led.ctx))
 			}, false, nil},
 			{"ctx ends, and lead returns its cause, which joins two errors", func(_ *testing.T, c *candidate, led *term) error {
-				c.stop(errors.Join(errCause, ErrTest))
+				c.stop(errors.Join(errCause, fixture.ErrTest))
 				<-led.ctx.Done()
 				return fmt.Errorf("serve: %w", context.Cause(led.ctx))
 			}, false, nil},
@@ -132,8 +132,8 @@ func TestC29RunEnds(t *testing.T) {
 			) error {
 				c.stop(errCause)
 				<-led.ctx.Done()
-				return errors.Join(context.Cause(led.ctx), fmt.Errorf("close: %w", ErrTest))
-			}, false, ErrTest},
+				return errors.Join(context.Cause(led.ctx), fmt.Errorf("close: %w", fixture.ErrTest))
+			}, false, fixture.ErrTest},
 			{"ctx ends, and lead returns nil", func(_ *testing.T, c *candidate, led *term) error {
 				c.stop(errCause)
 				<-led.ctx.Done()
@@ -142,13 +142,13 @@ func TestC29RunEnds(t *testing.T) {
 			{"ctx ends, and lead waits for another lock", func(_ *testing.T, c *candidate, led *term) error {
 				c.stop(errCause)
 				<-led.ctx.Done()
-				return ErrOf(NewClient(t, s.Client(t)).Lock(c.Name() + ":other").Acquire(led.ctx))
+				return fixture.ErrOf(fixture.NewClient(t, s.Client(t)).Lock(c.Name() + ":other").Acquire(led.ctx))
 			}, false, nil},
 			{"ctx ends, and lead fails", func(_ *testing.T, c *candidate, led *term) error {
 				c.stop(errCause)
 				<-led.ctx.Done()
-				return errors.Join(led.ctx.Err(), ErrTest)
-			}, false, ErrTest},
+				return errors.Join(led.ctx.Err(), fixture.ErrTest)
+			}, false, fixture.ErrTest},
 			{"the leadership is lost", func(t *testing.T, c *candidate, led *term) error {
 				require.ErrorIs(t, forceRelease(t, s, c.Name(), led), primitives.ErrLost)
 				return led.ctx.Err()
@@ -167,11 +167,11 @@ func TestC29RunEnds(t *testing.T) {
 				return fmt.Errorf("serve: %w", primitives.ErrLost)
 			}, true, nil},
 			{"the leadership is lost, and lead fails", func(t *testing.T, c *candidate, led *term) error {
-				return errors.Join(forceRelease(t, s, c.Name(), led), ErrTest)
-			}, false, ErrTest},
+				return errors.Join(forceRelease(t, s, c.Name(), led), fixture.ErrTest)
+			}, false, fixture.ErrTest},
 		} {
 			t.Run(tt.name, func(t *testing.T) {
-				c := stand(t, NewClient(t, s.Client(t)).Election(redistest.Name(t)), nil)
+				c := stand(t, fixture.NewClient(t, s.Client(t)).Election(redistest.Name(t)), nil)
 				led := c.await(t)
 				led.result <- tt.do(t, c, led)
 				if tt.again {
@@ -197,7 +197,7 @@ func TestC29RunEnds(t *testing.T) {
 // forceRelease takes the leadership away, and returns the cause with which the term ends.
 func forceRelease(t *testing.T, s *redistest.Server, name string, led *term) error {
 	t.Helper()
-	require.NoError(t, ErrOf(NewClient(t, s.Client(t)).FencedLock(name).ForceRelease(t.Context())))
+	require.NoError(t, fixture.ErrOf(fixture.NewClient(t, s.Client(t)).FencedLock(name).ForceRelease(t.Context())))
 	_ = led.Hold.Check(t.Context()) // at once, instead of with the next renewal
 	<-led.ctx.Done()
 	return context.Cause(led.ctx)
@@ -207,7 +207,7 @@ func forceRelease(t *testing.T, s *redistest.Server, name string, led *term) err
 func TestC29Term(t *testing.T) {
 	type key struct{}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		e := NewClient(t, s.Client(t), primitives.WithClientName("host-1")).Election(redistest.Name(t))
+		e := fixture.NewClient(t, s.Client(t), primitives.WithClientName("host-1")).Election(redistest.Name(t))
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
 		err := e.Run(ctx, func(ctx context.Context, term primitives.Term) error {
 			defer cancel()
@@ -219,7 +219,7 @@ func TestC29Term(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, []any{term.Hold.ID(), term.Token}, []any{leader.ID, leader.Token})
 			require.Positive(t, leader.TTL)
-			java, err := NewClient(t, s.Client(t)).FencedLock(e.Name()).TryAcquire(ctx)
+			java, err := fixture.NewClient(t, s.Client(t)).FencedLock(e.Name()).TryAcquire(ctx)
 			require.Nil(t, java)
 			require.ErrorIs(t, err, primitives.ErrNotAcquired, "it is the fenced lock of that name")
 			return nil
@@ -232,15 +232,15 @@ func TestC29Term(t *testing.T) {
 func TestC29RunEndsWhileItStands(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
-		stand(t, NewClient(t, s.Client(t)).Election(name), nil).await(t)
-		c := NewClient(t, s.Client(t))
+		stand(t, fixture.NewClient(t, s.Client(t)).Election(name), nil).await(t)
+		c := fixture.NewClient(t, s.Client(t))
 		waits := stand(t, c.Election(name), nil)
-		AwaitWaiters(t, c, 1)
-		waits.stop(ErrTest)
-		require.Equal(t, ErrTest, waits.result(t))
+		fixture.AwaitWaiters(t, c, 1)
+		waits.stop(fixture.ErrTest)
+		require.Equal(t, fixture.ErrTest, waits.result(t))
 		ended, end := context.WithCancelCause(t.Context())
-		end(ErrTest)
-		require.Equal(t, ErrTest, c.Election(name).Run(ended, nil))
+		end(fixture.ErrTest)
+		require.Equal(t, fixture.ErrTest, c.Election(name).Run(ended, nil))
 	})
 }
 
@@ -250,7 +250,7 @@ func TestC29ErrorsThatEndRun(t *testing.T) {
 	s.SetUser(t, "bob", "on", ">"+redistest.Password, "resetkeys", "~mine*", "resetchannels", "&mine*", "+@all")
 	wrongPassword := func(o *redis.Options) { o.Username, o.Password = "bob", "wrong" }
 	open := func(t *testing.T, s *redistest.Server, tweaks ...func(*redis.Options)) *primitives.Client {
-		return NewClient(t, s.Client(t, tweaks...))
+		return fixture.NewClient(t, s.Client(t, tweaks...))
 	}
 	for name, tt := range map[string]struct {
 		e    func(t *testing.T, name string) *primitives.Election
@@ -311,11 +311,11 @@ func TestC29Outages(t *testing.T) {
 		var inside atomic.Int32
 		proxies := []*redistest.Proxy{s.Proxy(t), s.Proxy(t)}
 		proxies[0].Refuse(true)
-		first := stand(t, NewClient(t, proxies[0].Client(t)).Election("e"), &inside)
+		first := stand(t, fixture.NewClient(t, proxies[0].Client(t)).Election("e"), &inside)
 		time.Sleep(20 * time.Second)
 		proxies[0].Heal()
 		led := first.await(t)
-		second := stand(t, NewClient(t, proxies[1].Client(t)).Election("e"), &inside)
+		second := stand(t, fixture.NewClient(t, proxies[1].Client(t)).Election("e"), &inside)
 		time.Sleep(time.Second)
 		proxies[1].Cut() // it stands
 		time.Sleep(time.Minute)
@@ -353,13 +353,13 @@ func TestC29HandOver(t *testing.T) {
 		s := redistest.Embedded(t)
 		// The server knows the scripts from then on. Otherwise the first release would take two
 		// more exchanges.
-		Release(t, Acquire(t, t.Context(), NewClient(t, s.Client(t)).FencedLock("e")))
+		fixture.Release(t, fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).FencedLock("e")))
 		var inside atomic.Int32
 		var all []*candidate
 		for range 3 {
 			p := s.Proxy(t)
 			p.Delay(exchange)
-			c := stand(t, NewClient(t, p.Client(t)).Election("e"), &inside)
+			c := stand(t, fixture.NewClient(t, p.Client(t)).Election("e"), &inside)
 			time.Sleep(3 * time.Second)
 			all = append(all, c)
 		}
@@ -390,7 +390,7 @@ func TestC29LeadThatOverstays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)
-		c := stand(t, NewClient(t, p.Client(t)).Election("e"), nil)
+		c := stand(t, fixture.NewClient(t, p.Client(t)).Election("e"), nil)
 		led := c.await(t)
 		p.BlackHole(true)
 		<-led.ctx.Done()
@@ -419,12 +419,12 @@ func TestC29OptionsWithoutEffect(t *testing.T) {
 		"no wait":        primitives.WithWait(0),
 		"a short wait":   primitives.WithWait(time.Second),
 	} {
-		RunEmbedded(t, name, func(t *testing.T, s *redistest.Server) {
+		fixture.RunEmbedded(t, name, func(t *testing.T, s *redistest.Server) {
 			var inside atomic.Int32
-			first := stand(t, NewClient(t, s.Client(t), primitives.WithDefaults(opt)).Election("e"), &inside)
+			first := stand(t, fixture.NewClient(t, s.Client(t), primitives.WithDefaults(opt)).Election("e"), &inside)
 			led := first.await(t)
-			c := NewClient(t, s.Client(t))
-			second := stand(t, NewClient(t, s.Client(t)).Election("e", opt), &inside)
+			c := fixture.NewClient(t, s.Client(t))
+			second := stand(t, fixture.NewClient(t, s.Client(t)).Election("e", opt), &inside)
 			time.Sleep(time.Minute)
 			first.stop(nil)
 			led.result <- nil
@@ -445,27 +445,27 @@ func TestC29OptionsWithoutEffect(t *testing.T) {
 // C29: an election does not nest in a hold that its context carries. Otherwise two would lead.
 func TestC29DoesNotNest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := NewClient(t, redistest.Embedded(t).Client(t))
+		c := fixture.NewClient(t, redistest.Embedded(t).Client(t))
 		never := func(context.Context, primitives.Term) error {
 			t.Error("two lead")
 			return nil
 		}
 		for _, hold := range []*primitives.Hold{
-			Acquire(t, t.Context(), c.FencedLock("e")),
-			Acquire(t, t.Context(), c.FencedLock("another name")), // which is no obstacle for an election of e2
+			fixture.Acquire(t, t.Context(), c.FencedLock("e")),
+			fixture.Acquire(t, t.Context(), c.FencedLock("another name")), // which is no obstacle for an election of e2
 		} {
-			ctx, stop := context.WithTimeoutCause(hold.Context(), time.Minute, ErrTest)
+			ctx, stop := context.WithTimeoutCause(hold.Context(), time.Minute, fixture.ErrTest)
 			defer stop()
-			require.Equal(t, ErrTest, c.Election("e").Run(ctx, never))
+			require.Equal(t, fixture.ErrTest, c.Election("e").Run(ctx, never))
 		}
 		led := 0
 		err := c.Election("e2").Run(t.Context(), func(ctx context.Context, _ primitives.Term) error {
 			led++
-			ctx, stop := context.WithTimeoutCause(ctx, time.Minute, ErrTest)
+			ctx, stop := context.WithTimeoutCause(ctx, time.Minute, fixture.ErrTest)
 			defer stop()
 			return c.Election("e2").Run(ctx, never)
 		})
-		require.ErrorIs(t, err, ErrTest)
+		require.ErrorIs(t, err, fixture.ErrTest)
 		require.Equal(t, 1, led)
 	})
 }
@@ -473,7 +473,7 @@ func TestC29DoesNotNest(t *testing.T) {
 // C29: a lead that panics gives the leadership back.
 func TestC29LeadPanics(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		e := NewClient(t, s.Client(t)).Election(redistest.Name(t))
+		e := fixture.NewClient(t, s.Client(t)).Election(redistest.Name(t))
 		require.Panics(t, func() {
 			_ = e.Run(t.Context(), func(context.Context, primitives.Term) error { panic("x") })
 		})
@@ -510,7 +510,7 @@ func TestC29Watch(t *testing.T) {
 		s := redistest.Embedded(t)
 		ctx, stop := context.WithCancel(t.Context())
 		p := s.Proxy(t)
-		seen := watch(ctx, NewClient(t, p.Client(t)).Election("e"))
+		seen := watch(ctx, fixture.NewClient(t, p.Client(t)).Election("e"))
 		expect := func(name, id string, within time.Duration) {
 			t.Helper()
 			began := time.Now()
@@ -522,7 +522,7 @@ func TestC29Watch(t *testing.T) {
 		}
 		expect("nobody leads, at once", "", 0)
 		time.Sleep(10 * time.Second)
-		host := NewClient(t, s.Client(t), primitives.WithClientName("host-1"))
+		host := fixture.NewClient(t, s.Client(t), primitives.WithClientName("host-1"))
 		first := stand(t, host.Election("e"), nil)
 		led := first.await(t)
 		began := time.Now()
@@ -554,7 +554,7 @@ func TestC29Watch(t *testing.T) {
 		s.Mini().FastForward(30 * time.Second)
 		expect("Java's leader has expired", "", slow)
 
-		third := stand(t, NewClient(t, s.Client(t)).Election("e"), nil)
+		third := stand(t, fixture.NewClient(t, s.Client(t)).Election("e"), nil)
 		led = third.await(t)
 		expect("before the outage", led.Hold.ID(), soon)
 		p.Cut()
@@ -602,7 +602,7 @@ func TestC29WatchDetails(t *testing.T) {
 			time.Sleep(1500 * time.Millisecond)
 		}, []string{java, ""}, []int64{8, 0}, 200 * time.Millisecond},
 	} {
-		RunEmbedded(t, tt.name, func(t *testing.T, s *redistest.Server) {
+		fixture.RunEmbedded(t, tt.name, func(t *testing.T, s *redistest.Server) {
 			ctx, stop := context.WithCancel(t.Context())
 			rdb := s.Client(t)
 			leads := func(id string, token int64, lease time.Duration) {
@@ -615,7 +615,7 @@ func TestC29WatchDetails(t *testing.T) {
 				require.NoError(t, rdb.Publish(ctx, "redisson_lock__channel:{e}", "0").Err())
 			}
 			leads(java, 7, time.Minute)
-			seen := watch(ctx, NewClient(t, s.Client(t)).Election("e"))
+			seen := watch(ctx, fixture.NewClient(t, s.Client(t)).Election("e"))
 			first := <-seen
 			require.Equal(t, java, first.ID)
 			time.Sleep(10 * time.Second)
@@ -641,7 +641,7 @@ func TestC29WatchDetails(t *testing.T) {
 // Watchers rely on it.
 func TestC29EachEndIsPublished(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		name, c := redistest.Name(t), NewClient(t, s.Client(t))
+		name, c := redistest.Name(t), fixture.NewClient(t, s.Client(t))
 		led := stand(t, c.Election(name), nil).await(t)
 		const others = 5
 		ctx, stop := context.WithCancel(t.Context())
@@ -655,13 +655,13 @@ func TestC29EachEndIsPublished(t *testing.T) {
 				})
 			}()
 		}
-		AwaitWaiters(t, c, others)
-		released := Subscribe(t, s, "redisson_lock__channel:{"+name+"}")
-		led.result <- ErrTest
+		fixture.AwaitWaiters(t, c, others)
+		released := fixture.Subscribe(t, s, "redisson_lock__channel:{"+name+"}")
+		led.result <- fixture.ErrTest
 		for range others {
 			<-terms
 		}
-		AwaitWaiters(t, c, 0)
+		fixture.AwaitWaiters(t, c, 0)
 		require.GreaterOrEqual(t, len(released.Received(t)), others)
 	})
 }
@@ -672,7 +672,7 @@ func TestC29SendsWhatALockSends(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := redistest.Embedded(t)
 			p := s.Proxy(t)
-			c := NewClient(t, p.Client(t))
+			c := fixture.NewClient(t, p.Client(t))
 			p.Record()
 			lead(t.Context(), c)
 			time.Sleep(5 * time.Second)
@@ -713,7 +713,7 @@ func TestC29NeverTwoLeads(t *testing.T) {
 		name := redistest.Name(t)
 		var group sync.WaitGroup
 		for range 2 {
-			c := NewClient(t, s.Client(t))
+			c := fixture.NewClient(t, s.Client(t))
 			for range 3 {
 				group.Go(func() {
 					_ = c.Election(name).Run(ctx, func(ctx context.Context, term primitives.Term) error {

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
@@ -24,7 +24,7 @@ import (
 // contend calls each n times from three goroutines for each lock, with the number of the goroutine.
 // The locks are one fair lock on several clients.
 func contend(locks []*primitives.Lock, n int, each func(int, *primitives.Lock)) {
-	Concurrently(3*len(locks), func(i int) {
+	fixture.Concurrently(3*len(locks), func(i int) {
 		for range n {
 			each(i, locks[i%len(locks)])
 		}
@@ -40,7 +40,7 @@ func TestFairLockHandoffTakesTwoCommands(t *testing.T) {
 	locks := make([]*primitives.Lock, len(proxies))
 	for i := range locks {
 		proxies[i] = s.Proxy(t)
-		locks[i] = NewClient(t, proxies[i].Client(t)).FairLock(name)
+		locks[i] = fixture.NewClient(t, proxies[i].Client(t)).FairLock(name)
 		proxies[i].Record()
 	}
 	const n = 25
@@ -71,7 +71,7 @@ func TestFairLockHandoffTakesTwoCommands(t *testing.T) {
 	require.Less(t, float64(counts["evalsha"])/float64(entered), 2.25, "%v", counts)
 	t.Logf("%d acquisitions: %v", entered, counts)
 	require.Less(t, counts["subscribe"], 4*len(locks), "%v", counts)
-	RequireClean(t, s, name)
+	fixture.RequireClean(t, s, name)
 }
 
 // A waiter that is cancelled at the moment when it gets the lock hands it off to the next one.
@@ -81,7 +81,7 @@ func TestFairLockCancelledWaiterHandsOff(t *testing.T) {
 		name := redistest.Name(t)
 		locks := make([]*primitives.Lock, 4)
 		for i := range locks {
-			locks[i] = NewClient(t, s.Client(t)).FairLock(name)
+			locks[i] = fixture.NewClient(t, s.Client(t)).FairLock(name)
 		}
 		inside, entered := 0, 0
 		last, longest := time.Now(), time.Duration(0)
@@ -107,7 +107,7 @@ func TestFairLockCancelledWaiterHandsOff(t *testing.T) {
 		})
 		require.GreaterOrEqual(t, entered, 3*len(locks)*n/2)
 		require.Less(t, longest, 5*time.Second, "a handoff that is lost blocks the lock for almost 10 s")
-		RequireClean(t, s, name)
+		fixture.RequireClean(t, s, name)
 	})
 }
 
@@ -130,16 +130,16 @@ func TestFairLockHandoffLease(t *testing.T) {
 				redistest.RunBubble(t, name, func(t *testing.T) {
 					s := redistest.Embedded(t)
 					rdb := s.Client(t)
-					l := NewClient(t, s.Client(t)).FairLock("l")
+					l := fixture.NewClient(t, s.Client(t)).FairLock("l")
 					former := l
 					if fromOther {
-						former = NewClient(t, s.Client(t)).FairLock("l")
+						former = fixture.NewClient(t, s.Client(t)).FairLock("l")
 					}
-					first := Acquire(t, t.Context(), former)
-					waiting := StartAcquire(t.Context(), l, opts...)
-					AwaitFair(t, l, 1)
+					first := fixture.Acquire(t, t.Context(), former)
+					waiting := fixture.StartAcquire(t.Context(), l, opts...)
+					fixture.AwaitFair(t, l, 1)
 					time.Sleep(after)
-					Release(t, first)
+					fixture.Release(t, first)
 					r := <-waiting
 					require.NoError(t, r.Err)
 					acquired := time.Now()
@@ -163,7 +163,7 @@ func TestFairLockHandoffLease(t *testing.T) {
 						require.InDelta(t, 15, lasted.Seconds(), 1.8)
 					default:
 						require.Greater(t, lasted, 24*time.Second, "the hold is renewed")
-						Release(t, r.Hold)
+						fixture.Release(t, r.Hold)
 					}
 				})
 			}
@@ -177,13 +177,13 @@ func TestFairLockIgnoresStaleGrants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		rdb := s.Client(t)
-		c := NewClient(t, s.Client(t))
+		c := fixture.NewClient(t, s.Client(t))
 		l := c.FairLock("l")
-		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).FairLock("l"))
-		waiting := StartAcquire(t.Context(), l)
-		AwaitFair(t, l, 1)
+		hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).FairLock("l"))
+		waiting := fixture.StartAcquire(t.Context(), l)
+		fixture.AwaitFair(t, l, 1)
 		time.Sleep(100 * time.Millisecond)
-		id := FairWaiters(t, l)[0]
+		id := fixture.FairWaiters(t, l)[0]
 		// One channel ends with the waiter's id. The other is the client's, named by a private id.
 		channels := slices.DeleteFunc(redistest.Channels(t, s), func(name string) bool {
 			return strings.HasSuffix(name, id)
@@ -194,9 +194,9 @@ func TestFairLockIgnoresStaleGrants(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			require.Empty(t, waiting, message)
 		}
-		require.Equal(t, []string{id}, FairWaiters(t, l))
-		Release(t, hold)
-		Release(t, (<-waiting).Hold)
+		require.Equal(t, []string{id}, fixture.FairWaiters(t, l))
+		fixture.Release(t, hold)
+		fixture.Release(t, (<-waiting).Hold)
 	})
 }
 
@@ -206,19 +206,19 @@ func TestFairLockGrantBeforeTheAnswerToTheAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)
-		other := NewClient(t, s.Client(t)).FairLock("l")
-		c := NewClient(t, p.Client(t))
+		other := fixture.NewClient(t, s.Client(t)).FairLock("l")
+		c := fixture.NewClient(t, p.Client(t))
 		l := c.FairLock("l")
-		hold := Acquire(t, t.Context(), other)
-		first := StartAcquire(t.Context(), l)
-		AwaitFair(t, other, 1)
+		hold := fixture.Acquire(t, t.Context(), other)
+		first := fixture.StartAcquire(t.Context(), l)
+		fixture.AwaitFair(t, other, 1)
 		time.Sleep(100 * time.Millisecond)
-		answer := p.HoldReplies(func(cmd []string) bool { return Script(cmd) && slices.Contains(cmd, c.ID()+":2") })
-		second := StartAcquire(t.Context(), l)
-		AwaitFair(t, other, 2)
-		third := StartAcquire(t.Context(), l)
-		AwaitFair(t, other, 3)
-		Release(t, hold)
+		answer := p.HoldReplies(func(cmd []string) bool { return fixture.Script(cmd) && slices.Contains(cmd, c.ID()+":2") })
+		second := fixture.StartAcquire(t.Context(), l)
+		fixture.AwaitFair(t, other, 2)
+		third := fixture.StartAcquire(t.Context(), l)
+		fixture.AwaitFair(t, other, 3)
+		fixture.Release(t, hold)
 		lost := (<-first).Hold
 		require.NoError(t, other.ReleaseID(t.Context(), lost.ID()))
 		time.Sleep(50 * time.Millisecond)
@@ -229,10 +229,10 @@ func TestFairLockGrantBeforeTheAnswerToTheAttempt(t *testing.T) {
 		require.NoError(t, r.Err)
 		require.Less(t, time.Since(began), 10*time.Millisecond)
 		for _, c := range p.Commands() {
-			require.False(t, Script(c.Args), "the waiter sends no command: %v", c.Args)
+			require.False(t, fixture.Script(c.Args), "the waiter sends no command: %v", c.Args)
 		}
-		Release(t, r.Hold)
-		Release(t, (<-third).Hold)
+		fixture.Release(t, r.Hold)
+		fixture.Release(t, (<-third).Hold)
 		require.ErrorIs(t, lost.Release(t.Context()), primitives.ErrLost)
 	})
 }
@@ -246,31 +246,32 @@ func TestFairLockC26WaitersOfAFormerLifeTimeOut(t *testing.T) {
 		const id = "0a1b2c3d-0000-4000-8000-0123456789ab"
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)
-		other := NewClient(t, s.Client(t)).FairLock("l")
-		hold := Acquire(t, t.Context(), other)
+		other := fixture.NewClient(t, s.Client(t)).FairLock("l")
+		hold := fixture.Acquire(t, t.Context(), other)
 		ctx, cancel := context.WithCancel(t.Context())
-		former := NewClient(t, p.Client(t, ShortTimeouts, NoRetries), primitives.WithClientID(id)).FairLock("l")
+		former := fixture.NewClient(t, p.Client(t, fixture.ShortTimeouts, fixture.NoRetries),
+			primitives.WithClientID(id)).FairLock("l")
 		for i := range 2 {
-			StartAcquire(ctx, former)
-			AwaitFair(t, other, i+1)
+			fixture.StartAcquire(ctx, former)
+			fixture.AwaitFair(t, other, i+1)
 		}
 		p.Cut()
 		cancel()
-		c := NewClient(t, s.Client(t), primitives.WithClientID(id))
+		c := fixture.NewClient(t, s.Client(t), primitives.WithClientID(id))
 		for range 10 {
-			Release(t, Acquire(t, t.Context(), c.Lock("another")))
+			fixture.Release(t, fixture.Acquire(t, t.Context(), c.Lock("another")))
 		}
-		next := StartAcquire(t.Context(), c.FairLock("l"))
-		AwaitFair(t, other, 3)
+		next := fixture.StartAcquire(t.Context(), c.FairLock("l"))
+		fixture.AwaitFair(t, other, 3)
 		time.Sleep(3 * time.Second) // the second client sends heartbeats
-		Release(t, hold)
+		fixture.Release(t, hold)
 		began := time.Now()
 		r := <-next
 		require.NoError(t, r.Err)
 		require.Less(t, time.Since(began), 11*time.Second)
-		require.Empty(t, FairWaiters(t, other))
-		Release(t, r.Hold)
-		RequireClean(t, s, "l")
+		require.Empty(t, fixture.FairWaiters(t, other))
+		fixture.Release(t, r.Hold)
+		fixture.RequireClean(t, s, "l")
 	})
 }
 
@@ -281,17 +282,17 @@ func TestFairLockC26ClientsOfOneIDUseDifferentChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const id = "0a1b2c3d-0000-4000-8000-0123456789ab"
 		s := redistest.Embedded(t)
-		other := NewClient(t, s.Client(t)).FairLock("l")
-		hold := Acquire(t, t.Context(), other)
+		other := fixture.NewClient(t, s.Client(t)).FairLock("l")
+		hold := fixture.Acquire(t, t.Context(), other)
 		seen := map[string]bool{}
 		for i := range 2 {
-			c := NewClient(t, s.Client(t), primitives.WithClientID(id))
+			c := fixture.NewClient(t, s.Client(t), primitives.WithClientID(id))
 			for range 10 * i {
-				Release(t, Acquire(t, t.Context(), c.Lock("another")))
+				fixture.Release(t, fixture.Acquire(t, t.Context(), c.Lock("another")))
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			waiting := StartAcquire(ctx, c.FairLock("l"))
-			AwaitFair(t, other, 1)
+			waiting := fixture.StartAcquire(ctx, c.FairLock("l"))
+			fixture.AwaitFair(t, other, 1)
 			synctest.Wait()
 			for _, name := range redistest.Channels(t, s) {
 				require.False(t, seen[name], name)
@@ -299,9 +300,9 @@ func TestFairLockC26ClientsOfOneIDUseDifferentChannels(t *testing.T) {
 			}
 			cancel()
 			require.ErrorIs(t, (<-waiting).Err, context.Canceled)
-			CloseNow(c)
+			fixture.CloseNow(c)
 		}
-		Release(t, hold)
+		fixture.Release(t, hold)
 	})
 }
 
@@ -319,7 +320,7 @@ func TestFairLockAfterAJumpOfTheServersClock(t *testing.T) {
 		{"ahead", 5 * time.Minute, false},
 		{"ahead, and the first waiter crashes", 5 * time.Minute, true},
 	} {
-		RunEmbedded(t, tt.name, func(t *testing.T, s *redistest.Server) {
+		fixture.RunEmbedded(t, tt.name, func(t *testing.T, s *redistest.Server) {
 			p := s.Proxy(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			var ahead atomic.Int64
@@ -329,16 +330,16 @@ func TestFairLockAfterAJumpOfTheServersClock(t *testing.T) {
 					s.Mini().SetTime(time.Now().Add(time.Duration(ahead.Load())))
 				}
 			})
-			other := NewClient(t, s.Client(t)).FairLock("l")
-			hold := Acquire(t, t.Context(), other)
+			other := fixture.NewClient(t, s.Client(t)).FairLock("l")
+			hold := fixture.Acquire(t, t.Context(), other)
 			waiting, crash := context.WithCancel(ctx)
 			pass := func(context.Context) error { return nil }
-			first := NewClient(t, p.Client(t, ShortTimeouts, NoRetries)).FairLock("l")
+			first := fixture.NewClient(t, p.Client(t, fixture.ShortTimeouts, fixture.NoRetries)).FairLock("l")
 			waiters.Go(func() { assert.Equal(t, tt.crashes, first.Do(waiting, pass) != nil) })
-			AwaitFair(t, other, 1)
-			second := NewClient(t, s.Client(t)).FairLock("l")
+			fixture.AwaitFair(t, other, 1)
+			second := fixture.NewClient(t, s.Client(t)).FairLock("l")
 			waiters.Go(func() { assert.NoError(t, second.Do(ctx, pass)) })
-			AwaitFair(t, other, 2)
+			fixture.AwaitFair(t, other, 2)
 			time.Sleep(3 * time.Second)
 			ahead.Store(int64(tt.jump))
 			if tt.crashes {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -25,7 +25,7 @@ func leak(t *testing.T, handle kinds.Handle, opts ...primitives.Option) string {
 }
 
 // collectLeaks collects garbage until the observer has heard of a leaked hold.
-func collectLeaks(t *testing.T, heard *Recorder) {
+func collectLeaks(t *testing.T, heard *fixture.Recorder) {
 	t.Helper()
 	for range 2000 { // in a bubble that is 2000 s, and takes seconds
 		runtime.GC()
@@ -46,9 +46,9 @@ func synctestTime() bool { return time.Now() == time.Now().Round(0) }
 
 // leakTest checks that a leaked hold is told once, and is renewed no longer.
 func leakTest(t *testing.T, k kinds.Kind, s *redistest.Server) {
-	var heard Recorder
-	var log LogBuffer
-	c := NewClient(t, s.Client(t), heard.Option(), log.Logger())
+	var heard fixture.Recorder
+	var log fixture.LogBuffer
+	c := fixture.NewClient(t, s.Client(t), heard.Option(), log.Logger())
 	handle := k.One(t, c, redistest.Name(t))
 	id := leak(t, handle, primitives.WithWatchdog(3*time.Second))
 	collectLeaks(t, &heard)
@@ -59,7 +59,7 @@ func leakTest(t *testing.T, k kinds.Kind, s *redistest.Server) {
 	if k.Leased {
 		next, err := handle.Acquire(t.Context()) // when the lease has ended
 		require.NoError(t, err)
-		Release(t, next)
+		fixture.Release(t, next)
 	}
 	runtime.GC()
 	time.Sleep(20 * time.Millisecond)
@@ -99,16 +99,16 @@ func TestC17LeakedHoldInABubble(t *testing.T) {
 func TestC17LeakedHoldAndTheEndOfItsBubble(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var heard Recorder
-		c := NewClient(t, redistest.Embedded(t).Client(t), heard.Option())
+		var heard fixture.Recorder
+		c := fixture.NewClient(t, redistest.Embedded(t).Client(t), heard.Option())
 		leak(t, c.Lock("x"), primitives.WithLease(time.Hour))
-		closed := Go(func() error { return c.Close(context.Background()) })
+		closed := fixture.Go(func() error { return c.Close(context.Background()) })
 		collectLeaks(t, &heard)
 		require.NoError(t, <-closed)
 	})
 	for _, k := range kinds.All() {
 		synctest.Test(t, func(t *testing.T) {
-			leak(t, k.One(t, NewClient(t, redistest.Embedded(t).Client(t)), "x"), primitives.WithLease(time.Hour))
+			leak(t, k.One(t, fixture.NewClient(t, redistest.Embedded(t).Client(t)), "x"), primitives.WithLease(time.Hour))
 		})
 	}
 	for range 5 {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -19,13 +19,13 @@ func TestPermitsStayAnInt(t *testing.T) {
 	for _, k := range kinds.Pools() {
 		t.Run(k.Name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-				c := NewClient(t, s.Client(t))
+				c := fixture.NewClient(t, s.Client(t))
 				name := redistest.Name(t)
 				pool := k.OpenPool(c, name)
-				require.NoError(t, ErrOf(pool.Init(t.Context(), math.MaxInt32-5)))
-				numbers := Subscribe(t, s, k.Channel(name))
+				require.NoError(t, fixture.ErrOf(pool.Init(t.Context(), math.MaxInt32-5)))
+				numbers := fixture.Subscribe(t, s, k.Channel(name))
 				available := func() int {
-					info := InfoOf(t, pool)
+					info := fixture.InfoOf(t, pool)
 					return info.Available
 				}
 
@@ -40,7 +40,7 @@ func TestPermitsStayAnInt(t *testing.T) {
 
 				// Others fill the pool up while a permit is taken.
 				require.NoError(t, s.Client(t).Set(t.Context(), name, math.MaxInt32, 0).Err())
-				held := Acquire(t, t.Context(), pool)
+				held := fixture.Acquire(t, t.Context(), pool)
 				require.NoError(t, s.Client(t).Incr(t.Context(), name).Err())
 				require.NoError(t, held.Release(t.Context()))
 				for _, message := range numbers.Received(t) {
@@ -58,9 +58,9 @@ func TestPermitsStayAnInt(t *testing.T) {
 // Permits that are taken count, too.
 func TestAddCountsTakenPermits(t *testing.T) {
 	s := redistest.Miniredis(t)
-	pool := NewClient(t, s.Client(t)).PermitExpirableSemaphore("p")
-	require.NoError(t, ErrOf(pool.Init(t.Context(), math.MaxInt32)))
-	require.NoError(t, ErrOf(pool.Acquire(t.Context(), primitives.WithPermits(10))))
+	pool := fixture.NewClient(t, s.Client(t)).PermitExpirableSemaphore("p")
+	require.NoError(t, fixture.ErrOf(pool.Init(t.Context(), math.MaxInt32)))
+	require.NoError(t, fixture.ErrOf(pool.Acquire(t.Context(), primitives.WithPermits(10))))
 	require.ErrorIs(t, pool.Add(t.Context(), 1), primitives.ErrInvalid)
 	require.NoError(t, pool.Add(t.Context(), -1))
 	require.NoError(t, pool.Add(t.Context(), 1))
@@ -77,8 +77,8 @@ func TestPermitsBeyondAnIntComeBack(t *testing.T) {
 			t.Run(fmt.Sprint(k.Name, " at ", tt.number), func(t *testing.T) {
 				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 					name := redistest.Name(t)
-					pool := k.OpenPool(NewClient(t, s.Client(t)), name)
-					require.NoError(t, ErrOf(pool.Init(t.Context(), 1)))
+					pool := k.OpenPool(fixture.NewClient(t, s.Client(t)), name)
+					require.NoError(t, fixture.ErrOf(pool.Init(t.Context(), 1)))
 					require.NoError(t, s.Client(t).Set(t.Context(), name, tt.number, 0).Err())
 					value := func() int {
 						n, err := s.Client(t).Get(t.Context(), name).Int()

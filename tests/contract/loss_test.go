@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -38,15 +38,15 @@ func TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires(t *testing.T) {
 	case !redistest.Full():
 		n = 20
 	}
-	holders := NewClient(t, p.Client(t, slow), margin...)
-	competitors := NewClient(t, s.Client(t))
+	holders := fixture.NewClient(t, p.Client(t, slow), margin...)
+	competitors := fixture.NewClient(t, s.Client(t))
 	smallest, latest := ttl, -ttl
 	for round := range rounds {
 		name := redistest.Name(t) + "-" + strconv.Itoa(round)
 		lock := func(c *primitives.Client, i int) *primitives.Lock { return c.Lock(name + "-" + strconv.Itoa(i) + ".") }
 		holds := make([]*primitives.Hold, n)
 		for i := range holds {
-			holds[i] = Acquire(t, t.Context(), lock(holders, i), primitives.WithWatchdog(ttl))
+			holds[i] = fixture.Acquire(t, t.Context(), lock(holders, i), primitives.WithWatchdog(ttl))
 		}
 		time.Sleep(time.Duration(round) * ttl / time.Duration(rounds))
 		p.BlackHole(true)
@@ -90,14 +90,14 @@ func TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires(t *testing.T) {
 func TestC10HoldSurvivesARestartWithPersistence(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t, "--appendonly", "yes", "--appendfsync", "always")
-	x := OnLock(t, s)
-	hold := Acquire(t, t.Context(), x.L, primitives.WithWatchdog(10*time.Second))
-	waiting := StartAcquire(t.Context(), x.Other(t))
-	AwaitWaiter(t, s, x.Name)
+	x := fixture.OnLock(t, s)
+	hold := fixture.Acquire(t, t.Context(), x.L, primitives.WithWatchdog(10*time.Second))
+	waiting := fixture.StartAcquire(t.Context(), x.Other(t))
+	fixture.AwaitWaiter(t, s, x.Name)
 	require.NoError(t, s.Restart())
-	redistest.WaitFor(t, Soon, func() bool { return hold.Check(t.Context()) == nil }, "still held")
-	Release(t, hold)
-	Release(t, AwaitHold(t, waiting))
+	redistest.WaitFor(t, fixture.Soon, func() bool { return hold.Check(t.Context()) == nil }, "still held")
+	fixture.Release(t, hold)
+	fixture.Release(t, fixture.AwaitHold(t, waiting))
 }
 
 // TestC10ManyHoldsAreRenewedInBatches holds many locks through many renewals, and through an outage
@@ -107,7 +107,7 @@ func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	s := redistest.Fresh(t)
 	measured := redistest.Bar(t, s, 5)
 	p := s.Proxy(t)
-	c := NewClient(t, p.Client(t))
+	c := fixture.NewClient(t, p.Client(t))
 	name := redistest.Name(t)
 	n, ttl := redistest.Sized(s, redistest.Scaled(s, 5000), 100_000), 9*time.Second
 	outage := ttl / 3 // a hold is valid for two thirds of its TTL at least; a busy machine is late to renew it
@@ -121,7 +121,7 @@ func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	for g := range 50 {
 		wg.Go(func() {
 			for i := g; i < n; i += 50 {
-				holds[i] = Acquire(t, t.Context(), c.Lock(name+time.Duration(i).String()), primitives.WithWatchdog(ttl))
+				holds[i] = fixture.Acquire(t, t.Context(), c.Lock(name+time.Duration(i).String()), primitives.WithWatchdog(ttl))
 			}
 		})
 	}
@@ -135,12 +135,13 @@ func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	spent := redistest.Commands(t, s).Since(before)
 	rate := float64(spent["evalsha"]) / time.Since(began).Seconds()
 	more := 0
-	redistest.WaitFor(t, Soon, func() bool { // renewals that a busy machine has delayed have goroutines for a while
+	// Renewals that a busy machine has delayed have goroutines for a while.
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		more = runtime.NumGoroutine() - goroutines
 		return !alone || more < 200
 	}, "no hold has a goroutine of its own")
 	for _, hold := range holds {
-		RequireLive(t, hold.Context())
+		fixture.RequireLive(t, hold.Context())
 	}
 	for _, i := range []int{0, n / 2, n - 1} {
 		require.NoError(t, holds[i].Check(t.Context()))
@@ -149,7 +150,7 @@ func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	for g := range 50 {
 		wg.Go(func() {
 			for i := g; i < n; i += 50 {
-				Release(t, holds[i])
+				fixture.Release(t, holds[i])
 			}
 		})
 	}
@@ -178,18 +179,19 @@ func TestC18CloseDoesNotWaitForASlowLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, log := redistest.Embedded(t), &slowLog{}
-		c := NewClient(t, s.Client(t), primitives.WithLogger(slog.New(log)), primitives.WithCommandTimeout(2*time.Second))
+		c := fixture.NewClient(t, s.Client(t), primitives.WithLogger(slog.New(log)),
+			primitives.WithCommandTimeout(2*time.Second))
 		var lost []*primitives.Hold
 		for i := range 50 {
-			lost = append(lost, Acquire(t, t.Context(), c.Lock(strconv.Itoa(i))))
+			lost = append(lost, fixture.Acquire(t, t.Context(), c.Lock(strconv.Itoa(i))))
 		}
 		s.Mini().FlushAll()
-		kept := Acquire(t, t.Context(), c.Lock("kept"))
+		kept := fixture.Acquire(t, t.Context(), c.Lock("kept"))
 		for _, hold := range lost {
 			<-hold.Context().Done()
 		}
-		AwaitRenewal(t, 1, kept)
-		Release(t, kept)
+		fixture.AwaitRenewal(t, 1, kept)
+		fixture.Release(t, kept)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -68,7 +68,7 @@ func TestLocksWorkWithoutRefusedCommands(t *testing.T) {
 	redistest.Together(t, func(run redistest.Run) {
 		for i, u := range users {
 			run(u.name, func(t *testing.T) {
-				AwaitRenewal(t, 1, renewed[i]...)
+				fixture.AwaitRenewal(t, 1, renewed[i]...)
 				handOff[i](t)
 			})
 		}
@@ -81,20 +81,20 @@ func useLocks(t *testing.T, s *redistest.Server, rdb *redis.Client) (
 	renewed []*primitives.Hold, handOff func(t *testing.T),
 ) {
 	t.Helper()
-	watchdog := primitives.WithDefaults(primitives.WithWatchdog(RenewedTTL))
-	first, second := NewClient(t, rdb, watchdog), NewClient(t, rdb, watchdog)
+	watchdog := primitives.WithDefaults(primitives.WithWatchdog(fixture.RenewedTTL))
+	first, second := fixture.NewClient(t, rdb, watchdog), fixture.NewClient(t, rdb, watchdog)
 	name := redistest.Name(t)
 	var each []func(t *testing.T)
 	for _, k := range kinds.Mutexes() {
-		hold := Acquire(t, t.Context(), k.One(t, first, name+k.Name))
+		hold := fixture.Acquire(t, t.Context(), k.One(t, first, name+k.Name))
 		if k.Leased {
 			renewed = append(renewed, hold)
 		}
-		waiting := StartAcquire(t.Context(), k.Open(second, name+k.Name))
-		AwaitWaiter(t, s, name+k.Name)
+		waiting := fixture.StartAcquire(t.Context(), k.Open(second, name+k.Name))
+		fixture.AwaitWaiter(t, s, name+k.Name)
 		each = append(each, func(t *testing.T) {
-			Release(t, hold)
-			Release(t, AwaitHold(t, waiting))
+			fixture.Release(t, hold)
+			fixture.Release(t, fixture.AwaitHold(t, waiting))
 		})
 	}
 	return renewed, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestErrorNamesTheCommandThatIsMissing(t *testing.T) {
 			user := "no-" + tt.command
 			require.NoError(t, admin.Do(t.Context(),
 				"acl", "setuser", user, "on", ">pw", "~*", "&*", "+@all", "-"+tt.command).Err())
-			c := NewClient(t, master.Client(t, func(o *redis.Options) {
+			c := fixture.NewClient(t, master.Client(t, func(o *redis.Options) {
 				o.Username, o.Password = user, "pw"
 			}), tt.opts...)
 			name := redistest.Name(t)
@@ -129,8 +129,8 @@ func TestErrorNamesTheCommandThatIsMissing(t *testing.T) {
 			_, err := c.Lock(name).Acquire(t.Context())
 			require.ErrorContains(t, err, tt.command)
 			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-			require.Less(t, time.Since(began), SlowPoll, "the refusal is not retried")
-			redistest.WaitFor(t, Soon, func() bool {
+			require.Less(t, time.Since(began), fixture.SlowPoll, "the refusal is not retried")
+			redistest.WaitFor(t, fixture.Soon, func() bool {
 				n, err := admin.Exists(context.Background(), name).Result()
 				return err == nil && n == 0
 			}, "nothing is held")

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -25,7 +25,7 @@ import (
 // minHoldKind is a kind, and how its holder acquires.
 type minHoldKind struct {
 	kinds.Kind
-	rival func(c *primitives.Client, key string, opts ...primitives.Option) Handle
+	rival func(c *primitives.Client, key string, opts ...primitives.Option) fixture.Handle
 	opts  []primitives.Option // for each acquisition of the holder
 }
 
@@ -50,7 +50,7 @@ func (k minHoldKind) holders(t testing.TB, c *primitives.Client, key string) (li
 		}
 	}
 	for _, part := range parts {
-		info := InfoOf(t, part)
+		info := fixture.InfoOf(t, part)
 		list = append(list, info.Holders)
 	}
 	return list
@@ -65,7 +65,7 @@ func (k minHoldKind) awaitMembers(t testing.TB, c *primitives.Client, key string
 	}
 	for _, member := range k.keys(key) {
 		joined := func() bool { return c.Lock(member).HoldFrom(hold.Context()) != nil }
-		redistest.WaitFor(t, Soon, joined, member+" has joined")
+		redistest.WaitFor(t, fixture.Soon, joined, member+" has joined")
 	}
 }
 
@@ -95,7 +95,7 @@ func (k minHoldKind) keys(key string) []string {
 
 // scriptOn matches the commands that run scripts on a key.
 func scriptOn(key string) redistest.Match {
-	return func(args []string) bool { return Script(args) && slices.Contains(args, key) }
+	return func(args []string) bool { return fixture.Script(args) && slices.Contains(args, key) }
 }
 
 // isFree reports whether nobody holds any part.
@@ -117,7 +117,7 @@ func minHoldKinds() (rows []minHoldKind) {
 	}
 	for _, k := range kinds.Locks() {
 		k.Name += " of an owner"
-		owner := []primitives.Option{primitives.WithOwner(JavaThread)}
+		owner := []primitives.Option{primitives.WithOwner(fixture.JavaThread)}
 		rows = append(rows, minHoldKind{Kind: k, rival: k.Rival, opts: owner})
 	}
 	reads := minHoldKind{Kind: kinds.Of("writer"), rival: kinds.Of("reader").Open}
@@ -136,7 +136,7 @@ func eachMinHoldKind(t *testing.T, f func(t *testing.T, k minHoldKind, s *redist
 			t.Run(k.Name, func(t *testing.T) {
 				t.Parallel()
 				key := redistest.Name(t) + "."
-				k.One(t, NewClient(t, s.Client(t)), key)
+				k.One(t, fixture.NewClient(t, s.Client(t)), key)
 				f(t, k, s, key)
 			})
 		}
@@ -146,8 +146,8 @@ func eachMinHoldKind(t *testing.T, f func(t *testing.T, k minHoldKind, s *redist
 // eachMinHoldKindInABubble runs f for each kind in fake time.
 func eachMinHoldKindInABubble(t *testing.T, f func(t *testing.T, k minHoldKind, s *redistest.Server, key string)) {
 	for _, k := range minHoldKinds() {
-		RunEmbedded(t, k.Name, func(t *testing.T, s *redistest.Server) {
-			k.One(t, NewClient(t, s.Client(t)), "key.")
+		fixture.RunEmbedded(t, k.Name, func(t *testing.T, s *redistest.Server) {
+			k.One(t, fixture.NewClient(t, s.Client(t)), "key.")
 			f(t, k, s, "key.")
 		})
 	}
@@ -180,19 +180,19 @@ func TestC28ReleaseWithinTheMinimumLeavesTheLockTaken(t *testing.T) {
 func releaseWithinTheMinimum(
 	t *testing.T, k minHoldKind, s *redistest.Server, key string, d time.Duration,
 ) (late time.Duration) {
-	heard := &Recorder{}
-	c, other := NewClient(t, s.Client(t), heard.Option()), NewClient(t, s.Client(t))
+	heard := &fixture.Recorder{}
+	c, other := fixture.NewClient(t, s.Client(t), heard.Option()), fixture.NewClient(t, s.Client(t))
 	l, rival := k.open(c, key, primitives.WithMinHold(d)), k.rival(other, key)
 	local := k.rival(c, key) // waits at the client that holds, and would get the lock by a hand-off
 	began := time.Now()
-	hold := Acquire(t, t.Context(), l, k.opts...)
+	hold := fixture.Acquire(t, t.Context(), l, k.opts...)
 	k.awaitMembers(t, c, key, hold)
-	waiting := StartAcquire(t.Context(), rival)
-	waitingHere := StartAcquire(t.Context(), local)
+	waiting := fixture.StartAcquire(t.Context(), rival)
+	waitingHere := fixture.StartAcquire(t.Context(), local)
 	time.Sleep(100 * time.Millisecond) // both have tried, and have subscribed
 	messages := s.Client(t).PSubscribe(t.Context(), "*"+key+"*")
 	defer func() { _ = messages.Close() }()
-	require.NoError(t, ErrOf(messages.Receive(t.Context())))
+	require.NoError(t, fixture.ErrOf(messages.Receive(t.Context())))
 	announced := make(chan *redis.Message, 100)
 	go func() { // reads all of them: a pipe has no buffer
 		for {
@@ -204,38 +204,38 @@ func releaseWithinTheMinimum(
 		}
 	}()
 
-	Release(t, hold)
-	RequireEnds(t, hold.Context(), primitives.ErrReleased)
+	fixture.Release(t, hold)
+	fixture.RequireEnds(t, hold.Context(), primitives.ErrReleased)
 	require.Len(t, heard.All(primitives.EventReleased), 1)
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
 	k.requireRest(t, other, key, hold.ID(), d)
-	require.ErrorIs(t, ErrOf(rival.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+	require.ErrorIs(t, fixture.ErrOf(rival.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 	wakesAll := func(m *redis.Message) bool { // "0" and "1" in Redisson wake one thread of a client and all that sleep
 		return strings.HasSuffix(m.Channel, "}") && (m.Payload == "1" || m.Payload == strconv.Itoa(math.MaxInt32))
 	}
 	isFair := strings.HasPrefix(k.Name, "fair") // then only the next waiter hears of it
-	redistest.WaitFor(t, Soon, func() bool {
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		return len(announced) > 0 && (wakesAll(<-announced) || isFair)
 	}, "the release is announced to all that wait")
 
 	first, second := awaitFirst(t, waiting, waitingHere)
 	late = first.At.Sub(began) - d
 	require.GreaterOrEqual(t, late, -2*time.Millisecond, "nobody acquires before the minimum is over")
-	Release(t, first.Hold)
-	Release(t, AwaitHold(t, second))
+	fixture.Release(t, first.Hold)
+	fixture.Release(t, fixture.AwaitHold(t, second))
 	return late
 }
 
 // awaitFirst waits for the first of two acquisitions, and returns the other one too.
-func awaitFirst(t testing.TB, a, b <-chan Result) (Result, <-chan Result) {
+func awaitFirst(t testing.TB, a, b <-chan fixture.Result) (fixture.Result, <-chan fixture.Result) {
 	t.Helper()
-	var r Result
+	var r fixture.Result
 	rest := b
 	select {
 	case r = <-a:
 	case r = <-b:
 		rest = a
-	case <-time.After(Soon):
+	case <-time.After(fixture.Soon):
 		require.FailNow(t, "timed out waiting for an acquisition to return")
 	}
 	require.NoError(t, r.Err)
@@ -249,18 +249,18 @@ func TestC28TheRestCanBeEnded(t *testing.T) {
 	for _, end := range takeovers {
 		t.Run(end.name, func(t *testing.T) {
 			eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
-				_, isLock := k.open(NewClient(t, s.Client(t)), key).(*primitives.Lock)
+				_, isLock := k.open(fixture.NewClient(t, s.Client(t)), key).(*primitives.Lock)
 				if end.name == "ForceRelease" && (k.Joint() || !isLock) {
 					t.Skip("this kind has no ForceRelease")
 				}
-				c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
-				hold := Acquire(t, t.Context(), k.open(c, key, primitives.WithMinHold(time.Hour)), k.opts...)
+				c, other := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
+				hold := fixture.Acquire(t, t.Context(), k.open(c, key, primitives.WithMinHold(time.Hour)), k.opts...)
 				k.awaitMembers(t, c, key, hold)
-				Release(t, hold)
+				fixture.Release(t, hold)
 				k.requireRest(t, other, key, hold.ID(), time.Hour)
 				require.NoError(t, c.Close(t.Context()))
 				require.NoError(t, end.take(t.Context(), k.open(other, key), hold.ID()))
-				Release(t, Acquire(t, t.Context(), k.rival(other, key), primitives.WithWait(0)))
+				fixture.Release(t, fixture.Acquire(t, t.Context(), k.rival(other, key), primitives.WithWait(0)))
 				require.True(t, k.isFree(t, other, key))
 			})
 		})
@@ -272,50 +272,52 @@ func TestC28TheRestCanBeEnded(t *testing.T) {
 func TestC28TheMinimumOutlivesTheLease(t *testing.T) {
 	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
 		const d = time.Minute
-		c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
-		const shorter, lapsing = d / 3, ShortLease
+		c, other := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
+		const shorter, lapsing = d / 3, fixture.ShortLease
 		for _, lease := range []primitives.Option{primitives.WithWatchdog(shorter), primitives.WithLease(shorter)} {
 			l := k.open(c, key, lease, primitives.WithMinHold(d))
-			hold := Acquire(t, t.Context(), l, k.opts...)
+			hold := fixture.Acquire(t, t.Context(), l, k.opts...)
 			k.awaitMembers(t, c, key, hold)
 			require.Less(t, time.Until(hold.ValidUntil()), shorter, "the hold is trusted for its lease")
-			require.Greater(t, k.requireRest(t, other, key, hold.ID(), d), d-Soon)
+			require.Greater(t, k.requireRest(t, other, key, hold.ID(), d), d-fixture.Soon)
 			require.Equal(t, hold.ID(), hold.Detach())
-			require.Greater(t, k.requireRest(t, other, key, hold.ID(), d), d-Soon)
+			require.Greater(t, k.requireRest(t, other, key, hold.ID(), d), d-fixture.Soon)
 			require.NoError(t, k.open(other, key).ReleaseID(t.Context(), hold.ID()))
 		}
 		// The hold is lost when its lease ends, and its Release leaves the rest.
 		l := k.open(c, key, primitives.WithMinHold(d), primitives.WithLease(lapsing))
-		hold := Acquire(t, t.Context(), l, k.opts...)
+		hold := fixture.Acquire(t, t.Context(), l, k.opts...)
 		k.awaitMembers(t, c, key, hold)
-		RequireEnds(t, hold.Context(), primitives.ErrLost)
+		fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		time.Sleep(20 * time.Millisecond) // a release in the background
 		k.requireRest(t, other, key, hold.ID(), d)
-		require.ErrorIs(t, ErrOf(k.rival(other, key).TryAcquire(t.Context())), primitives.ErrNotAcquired)
+		require.ErrorIs(t, fixture.ErrOf(k.rival(other, key).TryAcquire(t.Context())), primitives.ErrNotAcquired)
 	})
 }
 
 // A release after the minimum frees the lock, and an acquisition that fails leaves nothing.
 func TestC28OtherwiseReleasesAreOrdinary(t *testing.T) {
 	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
-		c := NewClient(t, s.Client(t))
+		c := fixture.NewClient(t, s.Client(t))
 		const d = 50 * time.Millisecond
-		hold := Acquire(t, t.Context(), k.open(c, key), append(k.opts, primitives.WithMinHold(d))...)
+		hold := fixture.Acquire(t, t.Context(), k.open(c, key), append(k.opts, primitives.WithMinHold(d))...)
 		k.awaitMembers(t, c, key, hold)
 		k.requireRest(t, c, key, hold.ID(), time.Minute)
 		time.Sleep(d)
-		Release(t, hold)
+		fixture.Release(t, hold)
 		require.True(t, k.isFree(t, c, key))
 
 		p := s.Proxy(t)
-		cut := k.open(NewClient(t, p.Client(t, FastRetries, NoRetries)), key, primitives.WithMinHold(time.Hour))
-		p.DropReplies(1, Script)
+		cut := k.open(fixture.NewClient(t, p.Client(t, fixture.FastRetries, fixture.NoRetries)), key,
+			primitives.WithMinHold(time.Hour))
+		p.DropReplies(1, fixture.Script)
 		if hold, err := cut.TryAcquire(t.Context(), k.opts...); err == nil { // the others of a red lock, or a repetition
 			require.NoError(t, k.open(c, key).ReleaseID(t.Context(), hold.ID()))
 		}
 		p.Heal()
-		redistest.WaitFor(t, Soon, func() bool { return k.isFree(t, c, key) }, "nothing is left of a failed acquisition")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return k.isFree(t, c, key) },
+			"nothing is left of a failed acquisition")
 	})
 }
 
@@ -332,13 +334,14 @@ func TestC28ReleaseInTheLastMillisecondLeavesNothing(t *testing.T) {
 		t.Run(k.Name, func(t *testing.T) {
 			t.Parallel()
 			key := redistest.Name(t) + "."
-			c := NewClient(t, s.Client(t))
+			c := fixture.NewClient(t, s.Client(t))
 			k.One(t, c, key)
 			const d = 10 * time.Millisecond
-			l := k.open(c, key, primitives.WithMinHold(2*d), primitives.WithLease(time.Second), primitives.WithWait(Soon))
+			l := k.open(c, key, primitives.WithMinHold(2*d), primitives.WithLease(time.Second),
+				primitives.WithWait(fixture.Soon))
 			rdb := s.Client(t)
 			for range redistest.Scaled(s, 100) {
-				hold := Acquire(t, t.Context(), l, k.opts...)
+				hold := fixture.Acquire(t, t.Context(), l, k.opts...)
 				k.awaitMembers(t, c, key, hold)
 				for _, key := range redistest.Keys(t, s, "*"+key+"*") {
 					if rdb.PTTL(t.Context(), key).Val() > time.Millisecond {
@@ -348,7 +351,7 @@ func TestC28ReleaseInTheLastMillisecondLeavesNothing(t *testing.T) {
 				time.Sleep(d - time.Duration(rand.Int64N(int64(2*time.Millisecond))))
 				_ = hold.Release(t.Context()) // it may be lost by now
 			}
-			redistest.WaitFor(t, Soon, func() bool { return k.isFree(t, c, key) }, "the lock becomes free")
+			redistest.WaitFor(t, fixture.Soon, func() bool { return k.isFree(t, c, key) }, "the lock becomes free")
 		})
 	}
 }
@@ -357,9 +360,10 @@ func TestC28ReleaseInTheLastMillisecondLeavesNothing(t *testing.T) {
 func TestC28APlainSemaphoreIgnoresTheMinimum(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		sem := WithOnePermit(t, NewClient(t, s.Client(t)).Semaphore(redistest.Name(t), primitives.WithMinHold(time.Hour)))
+		sem := fixture.WithOnePermit(t, fixture.NewClient(t, s.Client(t)).Semaphore(redistest.Name(t),
+			primitives.WithMinHold(time.Hour)))
 		for range 2 {
-			Release(t, Acquire(t, t.Context(), sem, primitives.WithWait(0)))
+			fixture.Release(t, fixture.Acquire(t, t.Context(), sem, primitives.WithWait(0)))
 		}
 	})
 }
@@ -370,28 +374,29 @@ func TestC28TheOutermostHoldDecides(t *testing.T) {
 		if strings.Contains(t.Name(), "permits") {
 			t.Skip("permits do not nest")
 		}
-		c := NewClient(t, s.Client(t))
+		c := fixture.NewClient(t, s.Client(t))
 		for _, tt := range []struct {
 			name       string
 			outer      time.Duration
 			innerFirst bool
 		}{{"inner first", time.Hour, true}, {"outer first", time.Hour, false}, {"inner alone has one", 0, true}} {
 			l := k.open(c, key)
-			outer := Acquire(t, t.Context(), l, append(k.opts, primitives.WithMinHold(tt.outer))...)
+			outer := fixture.Acquire(t, t.Context(), l, append(k.opts, primitives.WithMinHold(tt.outer))...)
 			k.awaitMembers(t, c, key, outer)
-			inner := Acquire(t, outer.Context(), l, primitives.WithMinHold(2*time.Hour), primitives.WithLease(time.Minute))
+			inner := fixture.Acquire(t, outer.Context(), l, primitives.WithMinHold(2*time.Hour),
+				primitives.WithLease(time.Minute))
 			holds := []*primitives.Hold{outer, inner}
 			if tt.innerFirst {
 				holds = []*primitives.Hold{inner, outer}
 			}
-			Release(t, holds[0])
+			fixture.Release(t, holds[0])
 			require.NoError(t, holds[1].Check(t.Context()), tt.name)
-			Release(t, holds[1])
+			fixture.Release(t, holds[1])
 			if tt.outer == 0 {
 				require.True(t, k.isFree(t, c, key), tt.name)
 				continue
 			}
-			require.Greater(t, k.requireRest(t, c, key, outer.ID(), tt.outer), tt.outer-Soon, tt.name)
+			require.Greater(t, k.requireRest(t, c, key, outer.ID(), tt.outer), tt.outer-fixture.Soon, tt.name)
 			require.NoError(t, l.ReleaseID(t.Context(), outer.ID()))
 		}
 	})
@@ -402,36 +407,36 @@ func TestC28ReadersEnterDuringTheRestOfAReader(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		key := redistest.Name(t) + "."
-		c := NewClient(t, s.Client(t))
+		c := fixture.NewClient(t, s.Client(t))
 		rw := c.RWLock(key)
-		hold := Acquire(t, t.Context(), rw.Reader(), primitives.WithMinHold(time.Hour))
-		Release(t, hold)
-		other := Acquire(t, t.Context(), rw.Reader(), primitives.WithWait(0))
-		require.ErrorIs(t, ErrOf(rw.Writer().TryAcquire(t.Context())), primitives.ErrNotAcquired)
-		Release(t, other)
-		info := InfoOf(t, rw.Reader())
+		hold := fixture.Acquire(t, t.Context(), rw.Reader(), primitives.WithMinHold(time.Hour))
+		fixture.Release(t, hold)
+		other := fixture.Acquire(t, t.Context(), rw.Reader(), primitives.WithWait(0))
+		require.ErrorIs(t, fixture.ErrOf(rw.Writer().TryAcquire(t.Context())), primitives.ErrNotAcquired)
+		fixture.Release(t, other)
+		info := fixture.InfoOf(t, rw.Reader())
 		require.Len(t, info.Holders, 1)
-		require.Greater(t, info.TTL, time.Hour-Soon, "the hash lasts as long as the rest")
+		require.Greater(t, info.TTL, time.Hour-fixture.Soon, "the hash lasts as long as the rest")
 		require.NoError(t, rw.Reader().ReleaseID(t.Context(), hold.ID()))
-		RequireClean(t, s, key)
+		fixture.RequireClean(t, s, key)
 	})
 }
 
 // A writer waits behind two readers. The first one's rest ends soon after the other, whose lease
 // was longer, is released: the writer does not go on waiting for that lease.
 func TestC28AWriterWaitsForTheRestOfAReader(t *testing.T) {
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
 		const minimum = 300 * time.Millisecond
 		reader, began := b.C.RWLock("x").Reader(), time.Now()
-		first := Acquire(t, t.Context(), reader, primitives.WithMinHold(minimum))
-		second := Acquire(t, t.Context(), reader)
-		writer := NewClient(t, b.S.Client(t)).RWLock("x").Writer()
-		waiting := StartAcquire(t.Context(), writer)
+		first := fixture.Acquire(t, t.Context(), reader, primitives.WithMinHold(minimum))
+		second := fixture.Acquire(t, t.Context(), reader)
+		writer := fixture.NewClient(t, b.S.Client(t)).RWLock("x").Writer()
+		waiting := fixture.StartAcquire(t.Context(), writer)
 		synctest.Wait()
-		Release(t, first)
+		fixture.Release(t, first)
 		synctest.Wait()
-		Release(t, second)
-		Release(t, AwaitHold(t, waiting))
+		fixture.Release(t, second)
+		fixture.Release(t, fixture.AwaitHold(t, waiting))
 		require.InDelta(t, minimum, time.Since(began), float64(10*time.Millisecond))
 	})
 }
@@ -453,34 +458,34 @@ func TestC28MinimumOfAWriterThatReads(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			reads := tt.reads
-			Bubble(t, func(t *testing.T, b *BubbleTest) {
-				rw, other := b.C.RWLock("x"), NewClient(t, b.S.Client(t)).RWLock("x")
+			fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+				rw, other := b.C.RWLock("x"), fixture.NewClient(t, b.S.Client(t)).RWLock("x")
 				loads := b.C.RWLock("loads the scripts").Writer()
 				for _, d := range []time.Duration{0, minimum} {
-					Release(t, Acquire(t, t.Context(), loads, primitives.WithMinHold(d)))
+					fixture.Release(t, fixture.Acquire(t, t.Context(), loads, primitives.WithMinHold(d)))
 				}
 				if tt.inDoubt {
-					b.P.DropReplies(1, Script)
+					b.P.DropReplies(1, fixture.Script)
 				}
-				writer := Acquire(t, t.Context(), rw.Writer(), primitives.WithMinHold(minimum))
+				writer := fixture.Acquire(t, t.Context(), rw.Writer(), primitives.WithMinHold(minimum))
 				began := time.Now()
-				reader := Acquire(t, context.WithoutCancel(writer.Context()), rw.Reader())
+				reader := fixture.Acquire(t, context.WithoutCancel(writer.Context()), rw.Reader())
 				if tt.late {
 					time.Sleep(minimum - 20*time.Millisecond)
 					b.P.Delay(40 * time.Millisecond)
 				}
-				Release(t, writer)
+				fixture.Release(t, writer)
 				b.P.Heal()
 				for _, l := range []*primitives.Lock{other.Reader(), other.Writer()} {
 					if !tt.late {
-						require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+						require.ErrorIs(t, fixture.ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 					}
 				}
 				left := time.AfterFunc(reads, func() { assert.NoError(t, reader.Release(t.Context())) })
 				defer left.Stop()
-				Release(t, Acquire(t, t.Context(), other.Reader()))
+				fixture.Release(t, fixture.Acquire(t, t.Context(), other.Reader()))
 				assert.InDelta(t, minimum, time.Since(began), float64(50*time.Millisecond))
-				Release(t, Acquire(t, t.Context(), other.Writer()))
+				fixture.Release(t, fixture.Acquire(t, t.Context(), other.Writer()))
 				assert.Less(t, time.Since(began), minimum+reads+50*time.Millisecond)
 			})
 		})
@@ -493,29 +498,29 @@ func TestC28ALateExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 	const minimum = 30 * time.Second
 	for _, tt := range []struct {
 		name string
-		do   func(t *testing.T, b *BubbleTest, hold *primitives.Hold)
+		do   func(t *testing.T, b *fixture.BubbleTest, hold *primitives.Hold)
 	}{
-		{"a renewal", func(_ *testing.T, b *BubbleTest, _ *primitives.Hold) {
-			b.P.DropCommands(math.MaxInt, Script)
+		{"a renewal", func(_ *testing.T, b *fixture.BubbleTest, _ *primitives.Hold) {
+			b.P.DropCommands(math.MaxInt, fixture.Script)
 			time.Sleep(minimum - 5*time.Second)
 			b.P.Heal()
 		}},
-		{"an extension", func(t *testing.T, b *BubbleTest, hold *primitives.Hold) {
-			b.P.DropReplies(1, Script)
+		{"an extension", func(t *testing.T, b *fixture.BubbleTest, hold *primitives.Hold) {
+			b.P.DropReplies(1, fixture.Script)
 			require.NoError(t, hold.Extend(t.Context(), time.Minute))
 		}},
-		{"a nested acquisition", func(t *testing.T, b *BubbleTest, hold *primitives.Hold) {
-			b.P.DropReplies(1, Script)
-			Release(t, Acquire(t, hold.Context(), b.L))
+		{"a nested acquisition", func(t *testing.T, b *fixture.BubbleTest, hold *primitives.Hold) {
+			b.P.DropReplies(1, fixture.Script)
+			fixture.Release(t, fixture.Acquire(t, hold.Context(), b.L))
 		}},
 	} {
-		RunBubble(t, tt.name, func(t *testing.T, b *BubbleTest) {
+		fixture.RunBubble(t, tt.name, func(t *testing.T, b *fixture.BubbleTest) {
 			began := time.Now()
-			hold := Acquire(t, t.Context(), b.L, primitives.WithMinHold(minimum), primitives.WithWatchdog(time.Minute))
+			hold := fixture.Acquire(t, t.Context(), b.L, primitives.WithMinHold(minimum), primitives.WithWatchdog(time.Minute))
 			tt.do(t, b, hold)
-			Release(t, hold)
+			fixture.Release(t, hold)
 			b.S.Mini().SetTTL("l", time.Minute) // the late command
-			Release(t, Acquire(t, t.Context(), b.Other))
+			fixture.Release(t, fixture.Acquire(t, t.Context(), b.Other))
 			assert.InDelta(t, minimum, time.Since(began), float64(50*time.Millisecond))
 		})
 	}
@@ -526,21 +531,21 @@ func TestC28ALateExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 func TestC28ACopyOfAnExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 	const minimum = 30 * time.Second
 	for _, k := range kinds.Leased() {
-		RunBubble(t, k.Name, func(t *testing.T, b *BubbleTest) {
+		fixture.RunBubble(t, k.Name, func(t *testing.T, b *fixture.BubbleTest) {
 			var extension redistest.Command
 			l := k.One(t, b.C, "x", primitives.WithMinHold(minimum))
-			Release(t, Acquire(t, t.Context(), l, primitives.WithMinHold(0))) // loads the script
-			b.P.DropReplies(1, Script)
-			hold, began := Acquire(t, t.Context(), l), time.Now()
+			fixture.Release(t, fixture.Acquire(t, t.Context(), l, primitives.WithMinHold(0))) // loads the script
+			b.P.DropReplies(1, fixture.Script)
+			hold, began := fixture.Acquire(t, t.Context(), l), time.Now()
 			b.P.DropReplies(1, func(args []string) bool {
 				extension.Args = args
-				return Script(args)
+				return fixture.Script(args)
 			})
 			require.NoError(t, hold.Extend(t.Context(), time.Minute))
 			b.P.Heal()
-			Release(t, hold)
-			require.NoError(t, Resend(b.S.Client(t), extension).Err())
-			Release(t, Acquire(t, t.Context(), k.Rival(NewClient(t, b.S.Client(t)), "x")))
+			fixture.Release(t, hold)
+			require.NoError(t, fixture.Resend(b.S.Client(t), extension).Err())
+			fixture.Release(t, fixture.Acquire(t, t.Context(), k.Rival(fixture.NewClient(t, b.S.Client(t)), "x")))
 			require.InDelta(t, minimum, time.Since(began), float64(50*time.Millisecond))
 		})
 	}
@@ -550,19 +555,19 @@ func TestC28ACopyOfAnExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 // waits.
 func TestC28NoCohort(t *testing.T) {
 	t.Parallel()
-	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
+	fixture.EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
 		const d = 200 * time.Millisecond
-		c := NewClient(t, s.Client(t))
+		c := fixture.NewClient(t, s.Client(t))
 		l := kind.Lock(c, redistest.Name(t), primitives.WithCohort(time.Minute), primitives.WithMinHold(d))
 		began := time.Now()
-		hold := Acquire(t, t.Context(), l)
-		waiting := StartAcquire(t.Context(), l)
-		AwaitWaiters(t, c, 1)
-		Release(t, hold)
-		r := AwaitAcquired(t, waiting)
+		hold := fixture.Acquire(t, t.Context(), l)
+		waiting := fixture.StartAcquire(t.Context(), l)
+		fixture.AwaitWaiters(t, c, 1)
+		fixture.Release(t, hold)
+		r := fixture.AwaitAcquired(t, waiting)
 		require.NotEqual(t, hold.ID(), r.Hold.ID())
 		require.GreaterOrEqual(t, r.At.Sub(began), d-2*time.Millisecond)
-		Release(t, r.Hold)
+		fixture.Release(t, r.Hold)
 	})
 }
 
@@ -572,20 +577,20 @@ func TestC28AGrantLastsForTheMinimum(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		key := redistest.Name(t)
-		c := NewClient(t, s.Client(t))
-		first := Acquire(t, t.Context(), c.FairLock(key))
-		waiting := Start(func() (*primitives.Hold, error) {
+		c := fixture.NewClient(t, s.Client(t))
+		first := fixture.Acquire(t, t.Context(), c.FairLock(key))
+		waiting := fixture.Start(func() (*primitives.Hold, error) {
 			l := c.FairLock(key, primitives.WithMinHold(time.Hour), primitives.WithWatchdog(3*time.Second))
 			return l.Acquire(t.Context())
 		})
-		redistest.WaitFor(t, Soon, func() bool {
+		redistest.WaitFor(t, fixture.Soon, func() bool {
 			info, err := c.FairLock(key).Info(t.Context())
 			return err == nil && len(info.Waiters) == 1
 		}, "it is in the queue")
-		Release(t, first)
-		hold := AwaitHold(t, waiting)
-		require.Greater(t, s.Client(t).PTTL(t.Context(), key).Val(), time.Hour-Soon)
-		Release(t, hold)
+		fixture.Release(t, first)
+		hold := fixture.AwaitHold(t, waiting)
+		require.Greater(t, s.Client(t).PTTL(t.Context(), key).Val(), time.Hour-fixture.Soon)
+		fixture.Release(t, hold)
 		require.NoError(t, c.FairLock(key).ReleaseID(t.Context(), hold.ID()))
 	})
 }
@@ -608,7 +613,7 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 	const d = 400 * time.Millisecond
 	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
 		p, rdb := s.Proxy(t), s.Client(t)
-		c, other := NewClient(t, p.Client(t, FastRetries)), NewClient(t, s.Client(t))
+		c, other := fixture.NewClient(t, p.Client(t, fixture.FastRetries)), fixture.NewClient(t, s.Client(t))
 		l := k.open(c, key, primitives.WithMinHold(d))
 		p.Record()
 		loseReplies := func() {
@@ -618,16 +623,16 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 		}
 		loseReplies()
 		began := time.Now()
-		hold := Acquire(t, t.Context(), l, k.opts...)
+		hold := fixture.Acquire(t, t.Context(), l, k.opts...)
 		k.awaitMembers(t, c, key, hold)
 		loseReplies()
-		Release(t, hold)
+		fixture.Release(t, hold)
 		p.Heal()
 		over := time.Now().Add(d)
 		// Of a renewal a late copy may keep the lock longer. The client renews when a connection
 		// breaks.
 		renews := func(c redistest.Command) bool { return slices.Contains(renewals, c.Args[1]) }
-		copies := slices.DeleteFunc(ScriptsOf(p), renews)
+		copies := slices.DeleteFunc(fixture.ScriptsOf(p), renews)
 		acquisitions := len(k.keys(key))
 		if k.Name == "multi" { // one command acquires all members
 			acquisitions = 1
@@ -637,7 +642,7 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 		require.GreaterOrEqual(t, len(copies), 2*acquisitions+len(k.keys(key)))
 		repeat := func() {
 			for _, i := range rand.Perm(len(copies)) {
-				_ = Resend(rdb, copies[i]).Err()
+				_ = fixture.Resend(rdb, copies[i]).Err()
 			}
 		}
 		for range 10 {
@@ -651,22 +656,22 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 				for _, holder := range holders {
 					require.Equal(t, hold.ID(), holder.ID)
 					// The clock of miniredis goes on between the PTTL and the PEXPIRE of a script.
-					if s.Mini() == nil && !slices.ContainsFunc(ScriptsOf(p), renews) {
+					if s.Mini() == nil && !slices.ContainsFunc(fixture.ScriptsOf(p), renews) {
 						require.LessOrEqual(t, holder.TTL, limit)
 					}
 				}
 			}
 		}
-		next := AwaitHold(t, StartAcquire(t.Context(), k.rival(other, key)))
+		next := fixture.AwaitHold(t, fixture.StartAcquire(t.Context(), k.rival(other, key)))
 		for range 3 {
 			repeat()
 			require.NoError(t, next.Check(t.Context()))
 		}
-		Release(t, next)
+		fixture.Release(t, next)
 		repeat()
 		// The next holder of a red lock needs only a majority: the rest of another member may end a
 		// little later.
-		redistest.WaitFor(t, Soon, func() bool { return k.isFree(t, other, key) }, "no copy has acquired it")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return k.isFree(t, other, key) }, "no copy has acquired it")
 	})
 }
 
@@ -676,14 +681,16 @@ func TestC28AnUnansweredReleaseIsRepeated(t *testing.T) {
 	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
 		const d = 10 * time.Second
 		p := s.Proxy(t)
-		c, other := NewClient(t, p.Client(t, FastRetries, NoRetries)), NewClient(t, s.Client(t))
-		hold := Acquire(t, t.Context(), k.open(c, key, primitives.WithMinHold(d), primitives.WithLease(time.Hour)), k.opts...)
+		c, other := fixture.NewClient(t, p.Client(t, fixture.FastRetries, fixture.NoRetries)), fixture.NewClient(t,
+			s.Client(t))
+		hold := fixture.Acquire(t, t.Context(),
+			k.open(c, key, primitives.WithMinHold(d), primitives.WithLease(time.Hour)), k.opts...)
 		k.awaitMembers(t, c, key, hold)
 		for _, key := range k.keys(key) {
 			p.DropCommands(1, scriptOn(key))
 		}
 		require.Error(t, hold.Release(t.Context()))
-		redistest.WaitFor(t, Soon, func() bool {
+		redistest.WaitFor(t, fixture.Soon, func() bool {
 			for _, holders := range k.holders(t, other, key) {
 				if len(holders) > 0 && holders[0].TTL > d {
 					return false
@@ -703,13 +710,13 @@ func TestC28AnOwnerEntersDuringItsRest(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		key := redistest.Name(t) + "."
-		l := NewClient(t, s.Client(t)).Lock(key, primitives.WithOwner(JavaThread))
-		Release(t, Acquire(t, t.Context(), l, primitives.WithMinHold(time.Hour)))
-		hold := Acquire(t, t.Context(), l, primitives.WithWait(0))
+		l := fixture.NewClient(t, s.Client(t)).Lock(key, primitives.WithOwner(fixture.JavaThread))
+		fixture.Release(t, fixture.Acquire(t, t.Context(), l, primitives.WithMinHold(time.Hour)))
+		hold := fixture.Acquire(t, t.Context(), l, primitives.WithWait(0))
 		require.NoError(t, hold.Check(t.Context()))
-		Release(t, hold)
-		require.NoError(t, l.ReleaseID(t.Context(), JavaThread))
-		RequireClean(t, s, key)
+		fixture.Release(t, hold)
+		require.NoError(t, l.ReleaseID(t.Context(), fixture.JavaThread))
+		fixture.RequireClean(t, s, key)
 	})
 }
 
@@ -717,17 +724,18 @@ func TestC28AnOwnerEntersDuringItsRest(t *testing.T) {
 func TestC28AFailedJointAttemptLeavesNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for name, join := range map[string]Join{"multi": primitives.NewMultiLock, "red": primitives.NewRedLock} {
+		for name, join := range map[string]fixture.Join{"multi": primitives.NewMultiLock, "red": primitives.NewRedLock} {
 			t.Run(name, func(t *testing.T) {
 				key := redistest.Name(t)
-				c := NewClient(t, s.Client(t))
+				c := fixture.NewClient(t, s.Client(t))
 				locks := kinds.Members(c, key, 3)
 				for _, l := range locks[1:] {
-					Acquire(t, t.Context(), l)
+					fixture.Acquire(t, t.Context(), l)
 				}
 				joint := join(locks, primitives.WithMinHold(time.Hour))
-				require.ErrorIs(t, ErrOf(joint.TryAcquire(t.Context())), primitives.ErrNotAcquired)
-				redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, s, key+"-0")) == 0 }, "the member is free")
+				require.ErrorIs(t, fixture.ErrOf(joint.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+				redistest.WaitFor(t, fixture.Soon, func() bool { return len(fixture.Fields(t, s, key+"-0")) == 0 },
+					"the member is free")
 			})
 		}
 	})
@@ -737,7 +745,7 @@ func TestC28AFailedJointAttemptLeavesNothing(t *testing.T) {
 func TestC28MinimumOfAMember(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		c := NewClient(t, s.Client(t))
+		c := fixture.NewClient(t, s.Client(t))
 		for _, tt := range []struct {
 			name string
 			opts []primitives.Option
@@ -749,10 +757,10 @@ func TestC28MinimumOfAMember(t *testing.T) {
 		} {
 			key := redistest.Name(t)
 			member := c.Lock(key, primitives.WithMinHold(time.Hour))
-			Release(t, Acquire(t, t.Context(), primitives.NewMultiLock([]*primitives.Lock{member}), tt.opts...))
-			info := InfoOf(t, member)
+			fixture.Release(t, fixture.Acquire(t, t.Context(), primitives.NewMultiLock([]*primitives.Lock{member}), tt.opts...))
+			info := fixture.InfoOf(t, member)
 			require.LessOrEqual(t, info.TTL, tt.most, tt.name)
-			require.Equal(t, tt.most > 0, info.TTL > max(tt.most-Soon, 0), tt.name)
+			require.Equal(t, tt.most > 0, info.TTL > max(tt.most-fixture.Soon, 0), tt.name)
 		}
 	})
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -32,7 +32,7 @@ func eachOwnerKind(t *testing.T, f func(t *testing.T, x *ownerCase)) {
 			run(kind.Name, func(t *testing.T) {
 				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 					x := &ownerCase{s: s, name: redistest.Name(t), open: kind.Lock, p: s.Proxy(t)}
-					x.l = x.open(NewClient(t, x.p.Client(t, FastRetries)), x.name)
+					x.l = x.open(fixture.NewClient(t, x.p.Client(t, fixture.FastRetries)), x.name)
 					f(t, x)
 				})
 			})
@@ -42,20 +42,20 @@ func eachOwnerKind(t *testing.T, f func(t *testing.T, x *ownerCase)) {
 
 // other returns the lock on another client.
 func (x *ownerCase) other(t testing.TB) *primitives.Lock {
-	return x.open(NewClient(t, x.s.Client(t)), x.name)
+	return x.open(fixture.NewClient(t, x.s.Client(t)), x.name)
 }
 
 // acquire acquires for the id "o".
 func (x *ownerCase) acquire(t testing.TB, l *primitives.Lock, opts ...primitives.Option) *primitives.Hold {
 	t.Helper()
-	return Acquire(t, context.Background(), l, append(opts, primitives.WithOwner("o"))...)
+	return fixture.Acquire(t, context.Background(), l, append(opts, primitives.WithOwner("o"))...)
 }
 
 // forget deletes all that Redis remembers of requests.
 func (x *ownerCase) forget(t testing.TB) {
 	t.Helper()
 	for _, key := range redistest.Keys(t, x.s, "redisson_unlock_latch:{"+x.name+"}:*") {
-		if key != SharedCountsKey(x.name) {
+		if key != fixture.SharedCountsKey(x.name) {
 			require.NoError(t, x.s.Client(t).Del(t.Context(), key).Err())
 		}
 	}
@@ -64,7 +64,7 @@ func (x *ownerCase) forget(t testing.TB) {
 // count returns how often the id o holds the lock, "" if it does not.
 func (x *ownerCase) count(t testing.TB, id string) string {
 	t.Helper()
-	all := Fields(t, x.s, x.name)
+	all := fixture.Fields(t, x.s, x.name)
 	return all[id] + all[id+":write"]
 }
 
@@ -74,12 +74,12 @@ func (x *ownerCase) requireOnly(t *testing.T, hold *primitives.Hold) {
 	t.Helper()
 	require.NoError(t, hold.Check(t.Context()))
 	require.Equal(t, "1", x.count(t, hold.ID()))
-	rival := NewClient(t, x.s.Client(t)).RWLock(x.name).Writer() // every other holder keeps a writer out
-	require.ErrorIs(t, ErrOf(rival.TryAcquire(t.Context())), primitives.ErrNotAcquired)
-	Release(t, hold)
-	require.Empty(t, Fields(t, x.s, x.name))
-	RequireClean(t, x.s, x.name, "redisson_lock_token:{"+x.name+"}")
-	require.Empty(t, SharedCounts(t, x.s, x.name))
+	rival := fixture.NewClient(t, x.s.Client(t)).RWLock(x.name).Writer() // every other holder keeps a writer out
+	require.ErrorIs(t, fixture.ErrOf(rival.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+	fixture.Release(t, hold)
+	require.Empty(t, fixture.Fields(t, x.s, x.name))
+	fixture.RequireClean(t, x.s, x.name, "redisson_lock_token:{"+x.name+"}")
+	require.Empty(t, fixture.SharedCounts(t, x.s, x.name))
 }
 
 // C15: a hold whose lock was taken gives nothing back of a later hold with the same id, however
@@ -92,24 +92,24 @@ func TestLostHoldOfAnOwnerTakesNoLaterCount(t *testing.T) {
 		lose func(t *testing.T, x *ownerCase, old *primitives.Hold)
 	}{
 		{"forced", nil, func(t *testing.T, x *ownerCase, _ *primitives.Hold) {
-			held := ForceRelease(t, x.other(t))
+			held := fixture.ForceRelease(t, x.other(t))
 			require.True(t, held)
 		}},
 		{"expired", nil, func(t *testing.T, x *ownerCase, old *primitives.Hold) {
 			// As if the lease had ended while the client was asleep.
 			rdb := x.s.Client(t)
-			keys := []string{x.name, SharedCountsKey(x.name), "{" + x.name + "}:o:rwlock_timeout:1"}
+			keys := []string{x.name, fixture.SharedCountsKey(x.name), "{" + x.name + "}:o:rwlock_timeout:1"}
 			for _, key := range keys {
 				require.NoError(t, rdb.PExpire(t.Context(), key, time.Millisecond).Err())
 			}
-			redistest.WaitFor(t, Soon, func() bool { return rdb.Exists(t.Context(), keys...).Val() == 0 }, "expired")
+			redistest.WaitFor(t, fixture.Soon, func() bool { return rdb.Exists(t.Context(), keys...).Val() == 0 }, "expired")
 		}},
-		{"expired, its fixed lease", []primitives.Option{primitives.WithLease(ShortLease)}, func(
+		{"expired, its fixed lease", []primitives.Option{primitives.WithLease(fixture.ShortLease)}, func(
 			t *testing.T, x *ownerCase, old *primitives.Hold,
 		) {
-			RequireEnds(t, old.Context(), primitives.ErrLost)
-			redistest.WaitFor(t, Soon, func() bool {
-				return x.s.Client(t).Exists(t.Context(), x.name, SharedCountsKey(x.name)).Val() == 0
+			fixture.RequireEnds(t, old.Context(), primitives.ErrLost)
+			redistest.WaitFor(t, fixture.Soon, func() bool {
+				return x.s.Client(t).Exists(t.Context(), x.name, fixture.SharedCountsKey(x.name)).Val() == 0
 			}, "expired")
 		}},
 		{"deleted", nil, func(t *testing.T, x *ownerCase, _ *primitives.Hold) {
@@ -117,7 +117,7 @@ func TestLostHoldOfAnOwnerTakesNoLaterCount(t *testing.T) {
 			require.NoError(t, x.s.Client(t).Del(t.Context(), keys...).Err())
 		}},
 		{"adopted", nil, func(t *testing.T, x *ownerCase, old *primitives.Hold) {
-			Release(t, Adopt(t, x.other(t), old.ID()))
+			fixture.Release(t, fixture.Adopt(t, x.other(t), old.ID()))
 		}},
 		{"released by id", nil, func(t *testing.T, x *ownerCase, old *primitives.Hold) {
 			require.NoError(t, x.other(t).ReleaseID(t.Context(), old.ID()))
@@ -134,9 +134,9 @@ func TestLostHoldOfAnOwnerTakesNoLaterCount(t *testing.T) {
 				hold := x.acquire(t, x.other(t))
 				require.ErrorIs(t, old.Check(t.Context()), primitives.ErrLost)
 				require.ErrorIs(t, old.Release(t.Context()), primitives.ErrLost)
-				for _, c := range Recorded(x.p, isRelease) {
+				for _, c := range fixture.Recorded(x.p, isRelease) {
 					x.forget(t)
-					_ = Resend(x.s.Client(t), c).Err()
+					_ = fixture.Resend(x.s.Client(t), c).Err()
 				}
 				x.requireOnly(t, hold)
 			})
@@ -149,7 +149,7 @@ func isRelease(args []string) bool {
 	// The owner is the first argument of all scripts, and a release passes the publish command
 	// next.
 	at := slices.Index(args, "o")
-	return Script(args) && at > 0 && at+1 < len(args) && strings.Contains(args[at+1], "ublish")
+	return fixture.Script(args) && at > 0 && at+1 < len(args) && strings.Contains(args[at+1], "ublish")
 }
 
 // C16: copies of the acquisition and of the release of one hold, minutes late, change nothing of a
@@ -160,20 +160,20 @@ func TestLateCopiesOfAnOwnersReleaseTakeNothing(t *testing.T) {
 		first := x.acquire(t, x.l)
 		joined := x.acquire(t, x.other(t))
 		require.Equal(t, "2", x.count(t, "o"))
-		Release(t, first)
-		sent := Recorded(x.p, isRelease)
+		fixture.Release(t, first)
+		sent := fixture.Recorded(x.p, isRelease)
 		require.NotEmpty(t, sent)
 		copies := func(hold *primitives.Hold) {
 			for range 2 {
 				for _, c := range sent {
 					x.forget(t)
-					require.Equal(t, int64(0), Resend(x.s.Client(t), c).Val())
+					require.Equal(t, int64(0), fixture.Resend(x.s.Client(t), c).Val())
 					require.Equal(t, "1", x.count(t, "o"))
 				}
 			}
 		}
 		copies(joined)
-		Release(t, joined)
+		fixture.Release(t, joined)
 		later := x.acquire(t, x.other(t))
 		copies(later)
 		x.requireOnly(t, later)
@@ -185,16 +185,17 @@ func TestLateCopiesOfAnOwnersReleaseTakeNothing(t *testing.T) {
 func TestRepeatedReleaseOfAnOwnerTakesItsCountOnly(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
 		mine, theirs := x.acquire(t, x.l), x.acquire(t, x.other(t))
-		x.p.DropReplies(1000, Script)
+		x.p.DropReplies(1000, fixture.Script)
 		require.ErrorIs(t, mine.Release(t.Context()), primitives.ErrOutcomeUnknown)
 		x.p.Record()
 		for range 3 {
 			x.forget(t)
-			before := len(Recorded(x.p, Script))
-			redistest.WaitFor(t, Soon, func() bool { return len(Recorded(x.p, Script)) > before }, "repeated")
+			before := len(fixture.Recorded(x.p, fixture.Script))
+			redistest.WaitFor(t, fixture.Soon, func() bool { return len(fixture.Recorded(x.p, fixture.Script)) > before },
+				"repeated")
 		}
 		x.p.Heal()
-		redistest.WaitFor(t, Soon, func() bool { return x.count(t, "o") == "1" }, "released")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return x.count(t, "o") == "1" }, "released")
 		x.requireOnly(t, theirs)
 	})
 }
@@ -204,16 +205,16 @@ func TestRepeatedReleaseOfAnOwnerTakesItsCountOnly(t *testing.T) {
 func TestRepeatedReleaseBesideACountOfAnOwner(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds.Locks() {
-		RunBubble(t, k.Name, func(t *testing.T, b *BubbleTest) {
-			l, other := k.Lock(b.C, "x"), k.Lock(NewClient(t, b.S.Client(t)), "x")
-			Release(t, Acquire(t, t.Context(), l)) // loads the scripts
-			b.P.DropReplies(1, Script)
-			hold := Acquire(t, t.Context(), l)
-			shared := Acquire(t, t.Context(), other, primitives.WithOwner(hold.ID()))
-			b.P.DropReplies(1, Script)
-			Release(t, hold)
+		fixture.RunBubble(t, k.Name, func(t *testing.T, b *fixture.BubbleTest) {
+			l, other := k.Lock(b.C, "x"), k.Lock(fixture.NewClient(t, b.S.Client(t)), "x")
+			fixture.Release(t, fixture.Acquire(t, t.Context(), l)) // loads the scripts
+			b.P.DropReplies(1, fixture.Script)
+			hold := fixture.Acquire(t, t.Context(), l)
+			shared := fixture.Acquire(t, t.Context(), other, primitives.WithOwner(hold.ID()))
+			b.P.DropReplies(1, fixture.Script)
+			fixture.Release(t, hold)
 			require.NoError(t, shared.Check(t.Context()))
-			Release(t, shared)
+			fixture.Release(t, shared)
 		})
 	}
 }
@@ -224,10 +225,10 @@ func TestLateCopyOfAnOwnersAcquisitionAddsNothing(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
 		x.p.Record()
 		hold := x.acquire(t, x.l)
-		sent := ScriptsOf(x.p)
+		sent := fixture.ScriptsOf(x.p)
 		for range 2 {
 			x.forget(t)
-			Replay(t, x.s.Client(t), sent)
+			fixture.Replay(t, x.s.Client(t), sent)
 			require.Equal(t, "1", x.count(t, "o"))
 		}
 		x.requireOnly(t, hold)
@@ -239,19 +240,19 @@ func TestLateCopyOfAnOwnersAcquisitionAddsNothing(t *testing.T) {
 func TestLateCopyOfAnOwnersAcquisitionTakesNothing(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
 		x.p.Record()
-		x.p.DropReplies(1, Script)
+		x.p.DropReplies(1, fixture.Script)
 		hold := x.acquire(t, x.l)
-		sent := ScriptsOf(x.p)
-		Release(t, hold)
+		sent := fixture.ScriptsOf(x.p)
+		fixture.Release(t, hold)
 		longest := time.Duration(0)
 		for _, key := range redistest.Keys(t, x.s, "redisson_unlock_latch:{"+x.name+"}:*") {
 			longest = max(longest, x.s.Client(t).PTTL(t.Context(), key).Val())
 		}
-		require.Greater(t, longest, 3*time.Minute-Soon)
-		Replay(t, x.s.Client(t), sent)
-		require.Empty(t, Fields(t, x.s, x.name))
+		require.Greater(t, longest, 3*time.Minute-fixture.Soon)
+		fixture.Replay(t, x.s.Client(t), sent)
+		require.Empty(t, fixture.Fields(t, x.s, x.name))
 		later := x.acquire(t, x.other(t))
-		Replay(t, x.s.Client(t), sent)
+		fixture.Replay(t, x.s.Client(t), sent)
 		x.requireOnly(t, later)
 	})
 }
@@ -261,19 +262,19 @@ func TestLateCopyOfAnOwnersAcquisitionTakesNothing(t *testing.T) {
 // ends.
 func TestLateNestedCopyAfterAPrivateReleaseAddsNothing(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
-		private := Acquire(t, t.Context(), x.l)
-		joined := Acquire(t, t.Context(), x.other(t), primitives.WithOwner(private.ID()))
+		private := fixture.Acquire(t, t.Context(), x.l)
+		joined := fixture.Acquire(t, t.Context(), x.other(t), primitives.WithOwner(private.ID()))
 		x.p.Record()
-		nested := Acquire(t, private.Context(), x.l)
-		deeper := Acquire(t, nested.Context(), x.l)
+		nested := fixture.Acquire(t, private.Context(), x.l)
+		deeper := fixture.Acquire(t, nested.Context(), x.l)
 		require.Equal(t, "4", x.count(t, private.ID()))
-		Release(t, deeper, nested)
-		sent := ScriptsOf(x.p)
+		fixture.Release(t, deeper, nested)
+		sent := fixture.ScriptsOf(x.p)
 		require.GreaterOrEqual(t, len(sent), 4)
-		Release(t, private)
+		fixture.Release(t, private)
 		for range 2 {
 			x.forget(t)
-			Replay(t, x.s.Client(t), sent)
+			fixture.Replay(t, x.s.Client(t), sent)
 			require.Equal(t, "1", x.count(t, private.ID()))
 		}
 		x.requireOnly(t, joined)
@@ -297,16 +298,16 @@ func TestReleaseIDTakesTheOldestCountOfAnOwner(t *testing.T) {
 // was taken is refused, even while another hold has the same id.
 func TestRenewalOfATakenOwnersHoldIsRefused(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
-		old := x.acquire(t, x.l, primitives.WithWatchdog(RenewedTTL))
-		kept := x.acquire(t, x.other(t), primitives.WithWatchdog(RenewedTTL))
-		require.NoError(t, x.s.Client(t).HDel(t.Context(), SharedCountsKey(x.name), "o", "o:write").Err())
+		old := x.acquire(t, x.l, primitives.WithWatchdog(fixture.RenewedTTL))
+		kept := x.acquire(t, x.other(t), primitives.WithWatchdog(fixture.RenewedTTL))
+		require.NoError(t, x.s.Client(t).HDel(t.Context(), fixture.SharedCountsKey(x.name), "o", "o:write").Err())
 		hold := x.acquire(t, x.other(t))
-		RequireEnds(t, old.Context(), primitives.ErrLost)
-		RequireEnds(t, kept.Context(), primitives.ErrLost)
+		fixture.RequireEnds(t, old.Context(), primitives.ErrLost)
+		fixture.RequireEnds(t, kept.Context(), primitives.ErrLost)
 		require.ErrorIs(t, old.Extend(t.Context(), time.Minute), primitives.ErrLost)
-		RequireLive(t, hold.Context())
+		fixture.RequireLive(t, hold.Context())
 		require.NoError(t, hold.Extend(t.Context(), time.Minute))
-		require.Greater(t, x.s.Client(t).PTTL(t.Context(), SharedCountsKey(x.name)).Val(), 50*time.Second)
+		require.Greater(t, x.s.Client(t).PTTL(t.Context(), fixture.SharedCountsKey(x.name)).Val(), 50*time.Second)
 	})
 }
 
@@ -314,10 +315,10 @@ func TestRenewalOfATakenOwnersHoldIsRefused(t *testing.T) {
 // keep the lock.
 func TestReleaseAfterTheLeaseOfAnOwnerGivesItsCountBack(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
-		short, hold := x.acquire(t, x.l, primitives.WithLease(ShortLease)), x.acquire(t, x.other(t))
-		RequireEnds(t, short.Context(), primitives.ErrLost)
+		short, hold := x.acquire(t, x.l, primitives.WithLease(fixture.ShortLease)), x.acquire(t, x.other(t))
+		fixture.RequireEnds(t, short.Context(), primitives.ErrLost)
 		require.ErrorIs(t, short.Release(t.Context()), primitives.ErrLost)
-		redistest.WaitFor(t, Soon, func() bool { return x.count(t, "o") == "1" }, "given back in the background")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return x.count(t, "o") == "1" }, "given back in the background")
 		x.requireOnly(t, hold)
 	})
 }
@@ -325,12 +326,13 @@ func TestReleaseAfterTheLeaseOfAnOwnerGivesItsCountBack(t *testing.T) {
 // The same for a private hold whose id was given to others.
 func TestLateReleaseOfAPrivateHoldGivesItsCountBack(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
-		short := Acquire(t, t.Context(), x.l, primitives.WithLease(ShortLease))
-		hold := Acquire(t, t.Context(), x.other(t), primitives.WithOwner(short.ID()))
-		RequireEnds(t, short.Context(), primitives.ErrLost)
+		short := fixture.Acquire(t, t.Context(), x.l, primitives.WithLease(fixture.ShortLease))
+		hold := fixture.Acquire(t, t.Context(), x.other(t), primitives.WithOwner(short.ID()))
+		fixture.RequireEnds(t, short.Context(), primitives.ErrLost)
 		time.Sleep(100 * time.Millisecond) // the lease ends a little later than the hold
 		require.ErrorIs(t, short.Release(t.Context()), primitives.ErrLost)
-		redistest.WaitFor(t, Soon, func() bool { return x.count(t, short.ID()) == "1" }, "given back in the background")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return x.count(t, short.ID()) == "1" },
+			"given back in the background")
 		x.requireOnly(t, hold)
 	})
 }
@@ -340,22 +342,22 @@ func TestManyCountsOfOneOwner(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
-		l := NewClient(t, s.Client(t)).Lock(name, primitives.WithOwner("o"))
+		l := fixture.NewClient(t, s.Client(t)).Lock(name, primitives.WithOwner("o"))
 		n := redistest.Sized(s, 2*redistest.Scaled(s, 200), 5000)
 		holds := make([]*primitives.Hold, n)
 		began := time.Now()
 		for i := range holds {
-			holds[i] = Acquire(t, t.Context(), l)
+			holds[i] = fixture.Acquire(t, t.Context(), l)
 		}
-		require.Equal(t, map[string]int{"o": n}, SharedCounts(t, s, name))
+		require.Equal(t, map[string]int{"o": n}, fixture.SharedCounts(t, s, name))
 		for i := range holds { // the oldest, the newest, and so on
 			if i%2 == 1 {
 				i = n - i
 			}
-			Release(t, holds[i])
+			fixture.Release(t, holds[i])
 		}
 		t.Logf("%d counts: %v for each acquisition and release", n, time.Since(began)/time.Duration(n))
-		RequireClean(t, s, name)
-		require.Zero(t, s.Client(t).Exists(t.Context(), SharedCountsKey(name)).Val())
+		fixture.RequireClean(t, s, name)
+		require.Zero(t, s.Client(t).Exists(t.Context(), fixture.SharedCountsKey(name)).Val())
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -28,32 +28,32 @@ func TestPollerHasItsOwnPauses(t *testing.T) {
 	t.Parallel()
 	short := primitives.WithPolling(5*time.Millisecond, 10*time.Millisecond)
 	long := primitives.WithPolling(time.Minute, time.Minute)
-	EachKind(t, pollers(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+	fixture.EachKind(t, pollers(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
 		for _, givesUp := range []bool{false, true} {
 			name := redistest.Name(t)
-			rival, c := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+			rival, c := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
 			k.One(t, rival, name) // makes a pool
-			hold := Acquire(t, t.Context(), k.Rival(rival, name))
+			hold := fixture.Acquire(t, t.Context(), k.Rival(rival, name))
 			ctx, giveUp := context.WithCancel(t.Context())
-			slow := StartAcquire(ctx, k.Open(c, name, long))
-			AwaitWaiters(t, c, 1)
-			quick := StartAcquire(t.Context(), k.Open(c, name, short))
-			AwaitWaiters(t, c, 2)
+			slow := fixture.StartAcquire(ctx, k.Open(c, name, long))
+			fixture.AwaitWaiters(t, c, 1)
+			quick := fixture.StartAcquire(t.Context(), k.Open(c, name, short))
+			fixture.AwaitWaiters(t, c, 2)
 			if givesUp {
 				giveUp()
-				require.ErrorIs(t, Await(t, slow).Err, context.Canceled)
+				require.ErrorIs(t, fixture.Await(t, slow).Err, context.Canceled)
 			}
-			Release(t, hold)
+			fixture.Release(t, hold)
 			released := time.Now()
-			r := AwaitAcquired(t, quick)
+			r := fixture.AwaitAcquired(t, quick)
 			require.Less(t, r.At.Sub(released), 3*time.Second)
-			Release(t, r.Hold)
+			fixture.Release(t, r.Hold)
 			again, err := k.Open(c, name, long).Acquire(t.Context(), primitives.WithWait(10*time.Second))
 			require.NoError(t, err, "it is free")
-			Release(t, again)
+			fixture.Release(t, again)
 			giveUp()
 			if !givesUp {
-				require.ErrorIs(t, Await(t, slow).Err, context.Canceled)
+				require.ErrorIs(t, fixture.Await(t, slow).Err, context.Canceled)
 			}
 		}
 	})
@@ -70,7 +70,7 @@ func TestPollingWriterBesideReaders(t *testing.T) {
 	var wg sync.WaitGroup
 	var inside, reads atomic.Int64
 	for i := range 3 {
-		reader := NewClient(t, s.Client(t)).RWLock(name).Reader()
+		reader := fixture.NewClient(t, s.Client(t)).RWLock(name).Reader()
 		wg.Go(func() {
 			time.Sleep(time.Duration(i) * 40 * time.Millisecond)
 			for ctx.Err() == nil {
@@ -86,13 +86,13 @@ func TestPollingWriterBesideReaders(t *testing.T) {
 			}
 		})
 	}
-	redistest.WaitFor(t, Soon, func() bool { return reads.Load() > 3 }, "they read")
+	redistest.WaitFor(t, fixture.Soon, func() bool { return reads.Load() > 3 }, "they read")
 	polls := primitives.WithPolling(3*time.Second, 3*time.Second)
-	writer := NewClient(t, s.Client(t)).RWLock(name, polls).Writer()
-	write := StartAcquire(t.Context(), writer, primitives.WithWait(10*time.Second))
+	writer := fixture.NewClient(t, s.Client(t)).RWLock(name, polls).Writer()
+	write := fixture.StartAcquire(t.Context(), writer, primitives.WithWait(10*time.Second))
 	var idle time.Duration
 	since := time.Now()
-	var r Result
+	var r fixture.Result
 	for waiting := true; waiting; {
 		select {
 		case r = <-write:
@@ -107,7 +107,7 @@ func TestPollingWriterBesideReaders(t *testing.T) {
 	stop()
 	require.NoError(t, r.Err)
 	require.Less(t, idle, 1200*time.Millisecond)
-	Release(t, r.Hold)
+	fixture.Release(t, r.Hold)
 	wg.Wait()
 }
 
@@ -117,19 +117,20 @@ func TestPollingWriterBesideReaders(t *testing.T) {
 func TestPollerBesideGoroutinesThatHandOff(t *testing.T) {
 	t.Parallel()
 	of := kinds.Select(func(k kinds.Kind) bool { return k.Name != "fair" && k.Name != "reader" && !k.Joint() })
-	EachKind(t, of, func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+	fixture.EachKind(t, of, func(t *testing.T, s *redistest.Server, k kinds.Kind) {
 		name := redistest.Name(t)
-		l := k.One(t, NewClient(t, s.Client(t)), name)
-		poller := k.Open(NewClient(t, s.Client(t)), name, primitives.WithPolling(100*time.Millisecond, 100*time.Millisecond))
+		l := k.One(t, fixture.NewClient(t, s.Client(t)), name)
+		poller := k.Open(fixture.NewClient(t, s.Client(t)), name,
+			primitives.WithPolling(100*time.Millisecond, 100*time.Millisecond))
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		var turns atomic.Int64
 		work(t, ctx, &wg, l, 8, 200*time.Microsecond, &turns)
-		redistest.WaitFor(t, Soon, func() bool { return turns.Load() > 50 }, "they hand off")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return turns.Load() > 50 }, "they hand off")
 		const tries = 5
 		began := time.Now()
 		for range tries {
-			Release(t, Acquire(t, t.Context(), poller, primitives.WithWait(20*time.Second)))
+			fixture.Release(t, fixture.Acquire(t, t.Context(), poller, primitives.WithWait(20*time.Second)))
 		}
 		mean := time.Since(began) / tries
 		t.Logf("mean wait %v", mean)

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -23,7 +23,7 @@ import (
 // awaitHolderOf returns when the only holder in info is of that client.
 func awaitHolderOf(t testing.TB, client string, info func(context.Context) (primitives.Info, error)) {
 	t.Helper()
-	redistest.WaitFor(t, Soon, func() bool {
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		got, err := info(t.Context())
 		require.NoError(t, err)
 		require.Len(t, got.Holders, 1)
@@ -35,12 +35,13 @@ func TestC25InfoAndLocksShowTheNameOfTheHoldersClient(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		base := redistest.Name(t)
-		holding, other := NewClient(t, s.Client(t), primitives.WithClientName("worker 7")), NewClient(t, s.Client(t))
+		holding, other := fixture.NewClient(t, s.Client(t),
+			primitives.WithClientName("worker 7")), fixture.NewClient(t, s.Client(t))
 		for _, kind := range kinds.Locks() {
 			name, open := kind.Name, kind.Lock
-			hold := Acquire(t, t.Context(), open(holding, base+name))
+			hold := fixture.Acquire(t, t.Context(), open(holding, base+name))
 			awaitHolderOf(t, "worker 7", open(other, base+name).Info)
-			defer Release(t, hold)
+			defer fixture.Release(t, hold)
 		}
 		found := 0
 		for info, err := range other.Locks(t.Context(), base+"*") {
@@ -50,27 +51,27 @@ func TestC25InfoAndLocksShowTheNameOfTheHoldersClient(t *testing.T) {
 		}
 		require.Len(t, kinds.Locks(), found)
 		pool := other.PermitExpirableSemaphore(base + "permits")
-		require.NoError(t, ErrOf(pool.Init(t.Context(), 3)))
-		hold := Acquire(t, t.Context(), holding.PermitExpirableSemaphore(base+"permits"))
+		require.NoError(t, fixture.ErrOf(pool.Init(t.Context(), 3)))
+		hold := fixture.Acquire(t, t.Context(), holding.PermitExpirableSemaphore(base+"permits"))
 		awaitHolderOf(t, "worker 7", pool.Info)
-		Release(t, hold)
-		hold = Acquire(t, t.Context(), pool)
+		fixture.Release(t, hold)
+		hold = fixture.Acquire(t, t.Context(), pool)
 		host, err := os.Hostname()
 		require.NoError(t, err)
 		awaitHolderOf(t, fmt.Sprint(host, ":", os.Getpid()), pool.Info)
-		Release(t, hold)
+		fixture.Release(t, hold)
 	})
 }
 
 func TestC25ClientWithAnEmptyNameWritesNone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	unnamed := NewClient(t, s.Client(t), primitives.WithClientName(""))
-	hold := Acquire(t, t.Context(), unnamed.Lock("l"))
-	AwaitWaiter(t, s, "redlatch_holder:") // a name would be written earlier
-	require.Empty(t, ClientNames(t, s))
-	require.Empty(t, InfoOf(t, unnamed.Lock("l")).Holders[0].Client)
-	Release(t, hold)
+	unnamed := fixture.NewClient(t, s.Client(t), primitives.WithClientName(""))
+	hold := fixture.Acquire(t, t.Context(), unnamed.Lock("l"))
+	fixture.AwaitWaiter(t, s, "redlatch_holder:") // a name would be written earlier
+	require.Empty(t, fixture.ClientNames(t, s))
+	require.Empty(t, fixture.InfoOf(t, unnamed.Lock("l")).Holders[0].Client)
+	fixture.Release(t, hold)
 }
 
 // TestC25WaitersWriteTheirClientsName waits in each way. The name is deleted after the wait.
@@ -78,7 +79,7 @@ func TestC25WaitersWriteTheirClientsName(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
-		holder := NewClient(t, s.Client(t), primitives.WithClientName(""))
+		holder := fixture.NewClient(t, s.Client(t), primitives.WithClientName(""))
 		for name, wait := range map[string]func(ctx context.Context, c *primitives.Client) error{
 			"lock": func(ctx context.Context, c *primitives.Client) error {
 				_, err := c.Lock("l").Acquire(ctx)
@@ -113,19 +114,19 @@ func TestC25WaitersWriteTheirClientsName(t *testing.T) {
 				return c.CountDownLatch("latch").Wait(ctx)
 			},
 		} {
-			hold := Acquire(t, t.Context(), holder.Lock("l"))
-			c := NewClient(t, s.Client(t), primitives.WithClientName(name))
+			hold := fixture.Acquire(t, t.Context(), holder.Lock("l"))
+			c := fixture.NewClient(t, s.Client(t), primitives.WithClientName(name))
 			ctx, cancel := context.WithCancel(t.Context())
-			done := Go(func() error { return wait(ctx, c) })
-			redistest.WaitFor(t, Soon, func() bool {
-				return strings.Join(ClientNames(t, s), ",") == name
+			done := fixture.Go(func() error { return wait(ctx, c) })
+			redistest.WaitFor(t, fixture.Soon, func() bool {
+				return strings.Join(fixture.ClientNames(t, s), ",") == name
 			}, "the waiter's name is written")
 			cancel()
 			require.Error(t, <-done)
-			redistest.WaitFor(t, Soon, func() bool {
-				return len(ClientNames(t, s)) == 0
+			redistest.WaitFor(t, fixture.Soon, func() bool {
+				return len(fixture.ClientNames(t, s)) == 0
 			}, "the name is deleted after the wait: "+name)
-			Release(t, hold)
+			fixture.Release(t, hold)
 		}
 	})
 }
@@ -135,16 +136,16 @@ func TestC25NameIsRefreshedWhileTheClientHolds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
-		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock("l"))
-		redistest.WaitFor(t, Soon, func() bool { return len(ClientNames(t, s)) == 1 }, "the name is written")
+		hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).Lock("l"))
+		redistest.WaitFor(t, fixture.Soon, func() bool { return len(fixture.ClientNames(t, s)) == 1 }, "the name is written")
 		key := redistest.Keys(t, s, "redlatch_client:*")[0]
 		rdb := s.Client(t)
 		ttl := func() time.Duration { return rdb.PTTL(t.Context(), key).Val() }
 		first := ttl()
 		require.InDelta(t, 30, first.Seconds(), 2)
-		redistest.WaitFor(t, Soon, func() bool { return ttl() < 25*time.Second }, "the TTL decreases")
-		redistest.WaitFor(t, Soon, func() bool { return ttl() > 28*time.Second }, "the TTL is refreshed")
-		Release(t, hold)
+		redistest.WaitFor(t, fixture.Soon, func() bool { return ttl() < 25*time.Second }, "the TTL decreases")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return ttl() > 28*time.Second }, "the TTL is refreshed")
+		fixture.Release(t, hold)
 	})
 }
 
@@ -153,48 +154,49 @@ func TestC25NameIsRefreshedWhileTheClientHolds(t *testing.T) {
 func TestC25NameAndSubscriptionEndWithTheLastHold(t *testing.T) {
 	t.Parallel()
 	holding := func(t testing.TB, s *redistest.Server) (*primitives.Client, *primitives.Hold) {
-		c := NewClient(t, s.Client(t), primitives.WithClientName("me"))
-		hold := Acquire(t, t.Context(), c.Lock("l"))
-		AwaitWaiter(t, s, "redlatch_holder:")
-		require.Equal(t, []string{"me"}, ClientNames(t, s))
+		c := fixture.NewClient(t, s.Client(t), primitives.WithClientName("me"))
+		hold := fixture.Acquire(t, t.Context(), c.Lock("l"))
+		fixture.AwaitWaiter(t, s, "redlatch_holder:")
+		require.Equal(t, []string{"me"}, fixture.ClientNames(t, s))
 		return c, hold
 	}
-	RunEmbedded(t, "released", func(t *testing.T, s *redistest.Server) {
+	fixture.RunEmbedded(t, "released", func(t *testing.T, s *redistest.Server) {
 		c, hold := holding(t, s)
-		young := Acquire(t, t.Context(), c.Lock("young"), primitives.WithLease(time.Minute))
+		young := fixture.Acquire(t, t.Context(), c.Lock("young"), primitives.WithLease(time.Minute))
 		released := time.Now()
-		Release(t, hold)
-		redistest.WaitFor(t, Soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "unsubscribed")
+		fixture.Release(t, hold)
+		redistest.WaitFor(t, fixture.Soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "unsubscribed")
 		require.Less(t, time.Since(released), 300*time.Millisecond, "a younger hold does not delay it")
 		released = time.Now()
-		Release(t, young)
-		redistest.WaitFor(t, Soon, func() bool { return len(ClientNames(t, s)) == 0 }, "the name is deleted")
+		fixture.Release(t, young)
+		redistest.WaitFor(t, fixture.Soon, func() bool { return len(fixture.ClientNames(t, s)) == 0 }, "the name is deleted")
 		require.Less(t, time.Since(released), 1500*time.Millisecond)
 	})
 	t.Run("closed", func(t *testing.T) {
 		s := redistest.Fresh(t)
 		c, hold := holding(t, s)
-		Release(t, hold)
+		fixture.Release(t, hold)
 		require.NoError(t, c.Close(t.Context()))
 		// Close waits for the deletion for a moment only. The TTL of the name is 30 s.
-		redistest.WaitFor(t, Soon, func() bool { return len(ClientNames(t, s)) == 0 }, "the name is deleted")
-		redistest.WaitFor(t, Soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "unsubscribed")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return len(fixture.ClientNames(t, s)) == 0 }, "the name is deleted")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "unsubscribed")
 	})
 	t.Run("closed with holds", func(t *testing.T) {
 		s := redistest.Fresh(t)
 		c, _ := holding(t, s)
-		CloseNow(c)
-		require.Equal(t, []string{"me"}, ClientNames(t, s), "it names the holder until its TTL ends")
+		fixture.CloseNow(c)
+		require.Equal(t, []string{"me"}, fixture.ClientNames(t, s), "it names the holder until its TTL ends")
 	})
 }
 
 // TestC25CloseDoesNotWaitForTheDeletionOfTheName closes a client while Redis is silent.
 func TestC25CloseDoesNotWaitForTheDeletionOfTheName(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
-		hold := Acquire(t, t.Context(), b.L)
-		redistest.WaitFor(t, Soon, func() bool { return len(ClientNames(t, b.S)) == 1 }, "the name is written")
-		Release(t, hold)
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+		hold := fixture.Acquire(t, t.Context(), b.L)
+		redistest.WaitFor(t, fixture.Soon, func() bool { return len(fixture.ClientNames(t, b.S)) == 1 },
+			"the name is written")
+		fixture.Release(t, hold)
 		b.P.BlackHole(true)
 		began := time.Now()
 		require.NoError(t, b.C.Close(t.Context()))
@@ -205,11 +207,11 @@ func TestC25CloseDoesNotWaitForTheDeletionOfTheName(t *testing.T) {
 // In fake time, because a hold that lasts for 100 ms is not short.
 func TestC25ShortHoldSendsTwoCommandsAndNoName(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
-		Release(t, Acquire(t, t.Context(), b.L)) // loads the scripts
-		time.Sleep(time.Minute)                  // the client is idle
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+		fixture.Release(t, fixture.Acquire(t, t.Context(), b.L)) // loads the scripts
+		time.Sleep(time.Minute)                                  // the client is idle
 		b.P.Record()
-		Release(t, Acquire(t, t.Context(), b.L))
+		fixture.Release(t, fixture.Acquire(t, t.Context(), b.L))
 		require.NoError(t, b.C.Close(t.Context()))
 		var commands []string
 		for _, command := range b.P.Commands() {
@@ -222,13 +224,13 @@ func TestC25ShortHoldSendsTwoCommandsAndNoName(t *testing.T) {
 // TestC25ManyShortHoldsWriteNoName checks that a stream of short holds writes no name and
 // subscribes to no channel.
 func TestC25ManyShortHoldsWriteNoName(t *testing.T) {
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
-		Release(t, Acquire(t, t.Context(), b.L)) // loads the scripts
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+		fixture.Release(t, fixture.Acquire(t, t.Context(), b.L)) // loads the scripts
 		before := redistest.Commands(t, b.S)
 		for range 200 {
-			hold := Acquire(t, t.Context(), b.L)
+			hold := fixture.Acquire(t, t.Context(), b.L)
 			time.Sleep(90 * time.Millisecond)
-			Release(t, hold)
+			fixture.Release(t, hold)
 		}
 		calls := redistest.Commands(t, b.S).Since(before)
 		require.Equal(t, int64(400), calls["evalsha"])
@@ -245,17 +247,17 @@ func TestC25RefusedNameAndChannelAreOnlyLogged(t *testing.T) {
 	require.NoError(t,
 		s.Client(t).Do(t.Context(), "acl", "setuser", "locks", "on", ">secret", "resetkeys", "resetchannels",
 			"~l", "~redisson_*", "~redlatch_shared_counts*", "&redisson_*", "+@all").Err())
-	log := &LogBuffer{}
-	events := &Recorder{}
-	c := NewClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "locks", "secret" }),
+	log := &fixture.LogBuffer{}
+	events := &fixture.Recorder{}
+	c := fixture.NewClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "locks", "secret" }),
 		primitives.WithLogger(slog.New(slog.NewTextHandler(log, nil))), events.Option())
-	hold := Acquire(t, t.Context(), c.Lock("l"))
-	redistest.WaitFor(t, Soon, func() bool {
+	hold := fixture.Acquire(t, t.Context(), c.Lock("l"))
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		return strings.Contains(log.String(), "redlatch_holder:")
 	}, "the refused channel is logged")
 	require.Equal(t, 1, strings.Count(log.String(), "redlatch_client:"), log.String())
-	require.Empty(t, InfoOf(t, c.Lock("l")).Holders[0].Client)
-	held := ForceRelease(t, c.Lock("l"))
+	require.Empty(t, fixture.InfoOf(t, c.Lock("l")).Holders[0].Client)
+	held := fixture.ForceRelease(t, c.Lock("l"))
 	require.True(t, held)
 	require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
 	require.Empty(t, events.All(primitives.EventRenewFailed))
@@ -276,11 +278,11 @@ func nameReads(p *redistest.Proxy) (n int) {
 func TestC25ErrorsNameTheHoldersClient(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds.Select(func(k kinds.Kind) bool { return !k.Pool }) { // a pool has many holders
-		RunEmbedded(t, k.Name, func(t *testing.T, s *redistest.Server) {
+		fixture.RunEmbedded(t, k.Name, func(t *testing.T, s *redistest.Server) {
 			p := s.Proxy(t)
-			holding := NewClient(t, s.Client(t), primitives.WithClientName("worker 7"))
-			waiting := NewClient(t, p.Client(t), primitives.WithClientName("worker 8"))
-			hold := Acquire(t, t.Context(), k.Rival(holding, "x"))
+			holding := fixture.NewClient(t, s.Client(t), primitives.WithClientName("worker 7"))
+			waiting := fixture.NewClient(t, p.Client(t), primitives.WithClientName("worker 8"))
+			hold := fixture.Acquire(t, t.Context(), k.Rival(holding, "x"))
 			handle := k.Open(waiting, "x")
 			_, err := handle.TryAcquire(t.Context())
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
@@ -289,7 +291,7 @@ func TestC25ErrorsNameTheHoldersClient(t *testing.T) {
 			time.Sleep(time.Second)
 
 			p.Record()
-			Concurrently(20, func(int) {
+			fixture.Concurrently(20, func(int) {
 				_, err := handle.Acquire(t.Context(), primitives.WithWait(5*time.Second))
 				assert.ErrorIs(t, err, primitives.ErrNotAcquired)
 				assert.ErrorContains(t, err, hold.ID())
@@ -319,14 +321,14 @@ func TestC25ErrorsWithoutAName(t *testing.T) {
 		{name: "an unnamed waiter", holder: "h", wait: 5 * time.Second, saysNever: " of h"},
 		{name: "a short wait", holder: "h", waiter: "w", wait: 80 * time.Millisecond, saysNever: " of h"},
 	} {
-		RunEmbedded(t, tt.name, func(t *testing.T, s *redistest.Server) {
+		fixture.RunEmbedded(t, tt.name, func(t *testing.T, s *redistest.Server) {
 			p := s.Proxy(t)
-			waiting := NewClient(t, p.Client(t), primitives.WithClientName(tt.waiter))
+			waiting := fixture.NewClient(t, p.Client(t), primitives.WithClientName(tt.waiter))
 			holding := waiting
 			if !tt.own {
-				holding = NewClient(t, s.Client(t), primitives.WithClientName(tt.holder))
+				holding = fixture.NewClient(t, s.Client(t), primitives.WithClientName(tt.holder))
 			}
-			hold := Acquire(t, t.Context(), holding.Lock("x"))
+			hold := fixture.Acquire(t, t.Context(), holding.Lock("x"))
 			time.Sleep(time.Second)
 			p.Record()
 			_, err := waiting.Lock("x").Acquire(t.Context(), primitives.WithWait(tt.wait))
@@ -334,7 +336,7 @@ func TestC25ErrorsWithoutAName(t *testing.T) {
 			assert.ErrorContains(t, err, tt.says)
 			assert.NotContains(t, err.Error(), tt.saysNever)
 			assert.LessOrEqual(t, nameReads(p), tt.most)
-			Release(t, hold)
+			fixture.Release(t, hold)
 		})
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -42,29 +42,29 @@ func TestKeyOfAnotherTypeEndsNoOtherRenewal(t *testing.T) {
 		all := map[string][]*primitives.Hold{}
 		var overwritten, others []*primitives.Hold
 		for _, kind := range keys {
-			c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(RenewedTTL)))
+			c := fixture.NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(fixture.RenewedTTL)))
 			var holds []*primitives.Hold
 			for i := range 5 {
-				holds = append(holds, Acquire(t, t.Context(), kind.One(t, c, name+kind.Name+strconv.Itoa(i))))
+				holds = append(holds, fixture.Acquire(t, t.Context(), kind.One(t, c, name+kind.Name+strconv.Itoa(i))))
 			}
 			all[kind.Name] = holds
 			overwritten, others = append(overwritten, holds[0]), append(others, holds[1:]...)
 		}
-		AwaitRenewal(t, 1, append(others, overwritten...)...) // in one batch of each client from now on
+		fixture.AwaitRenewal(t, 1, append(others, overwritten...)...) // in one batch of each client from now on
 		for _, kind := range keys {
 			overwrite(t, s, kind.key(name+kind.Name+"0"))
 		}
 		for _, kind := range keys {
 			t.Run(kind.Name+" is lost", func(t *testing.T) {
-				RequireEnds(t, all[kind.Name][0].Context(), primitives.ErrLost)
+				fixture.RequireEnds(t, all[kind.Name][0].Context(), primitives.ErrLost)
 			})
 		}
-		AwaitRenewal(t, 2, others...)
+		fixture.AwaitRenewal(t, 2, others...)
 		for _, kind := range keys {
 			t.Run(kind.Name, func(t *testing.T) {
 				for _, hold := range all[kind.Name][1:] {
 					require.NoError(t, hold.Check(t.Context()))
-					Release(t, hold)
+					fixture.Release(t, hold)
 				}
 				require.NoError(t, s.Client(t).Del(t.Context(), kind.key(name+kind.Name+"0")).Err())
 			})
@@ -90,21 +90,21 @@ func TestForbiddenKeyEndsNoOtherRenewal(t *testing.T) {
 	s := redistest.Fresh(t)
 	admin := s.Client(t)
 	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "u", "on", ">pw", "+@all", "~*", "&*").Err())
-	heard := &Recorder{}
-	c := NewClient(t, s.Client(t, func(o *redis.Options) {
+	heard := &fixture.Recorder{}
+	c := fixture.NewClient(t, s.Client(t, func(o *redis.Options) {
 		o.Username, o.Password = "u", "pw"
-	}), primitives.WithDefaults(primitives.WithWatchdog(RenewedTTL)), heard.Option())
+	}), primitives.WithDefaults(primitives.WithWatchdog(fixture.RenewedTTL)), heard.Option())
 	var holds []*primitives.Hold
 	for _, name := range []string{"forbidden", "a", "b", "c"} {
-		holds = append(holds, Acquire(t, t.Context(), c.Lock(name)))
+		holds = append(holds, fixture.Acquire(t, t.Context(), c.Lock(name)))
 	}
-	AwaitRenewal(t, 1, holds...)
+	fixture.AwaitRenewal(t, 1, holds...)
 	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "u", "resetkeys", "~a", "~b", "~c", "~redisson*").Err())
-	RequireEnds(t, holds[0].Context(), primitives.ErrLost)
+	fixture.RequireEnds(t, holds[0].Context(), primitives.ErrLost)
 	require.ErrorContains(t, heard.Await(t, primitives.EventRenewFailed).Err, "NOPERM")
-	AwaitRenewal(t, 1, holds[1:]...)
+	fixture.AwaitRenewal(t, 1, holds[1:]...)
 	for _, hold := range holds[1:] {
-		Release(t, hold)
+		fixture.Release(t, hold)
 	}
 }
 
@@ -114,19 +114,19 @@ func TestRenewalWhereAPlainClientMeetsSlots(t *testing.T) {
 	t.Parallel()
 	node := redistest.FreshCluster(t, 1).Nodes()[0]
 	p := node.Proxy(t)
-	c := NewClient(t, p.Client(t), primitives.WithDefaults(primitives.WithWatchdog(RenewedTTL)))
+	c := fixture.NewClient(t, p.Client(t), primitives.WithDefaults(primitives.WithWatchdog(fixture.RenewedTTL)))
 	var holds []*primitives.Hold
 	for _, kind := range kinds.Leased() {
 		for i := range 4 {
-			holds = append(holds, Acquire(t, t.Context(), kind.One(t, c, fmt.Sprint(kind.Name, i))))
+			holds = append(holds, fixture.Acquire(t, t.Context(), kind.One(t, c, fmt.Sprint(kind.Name, i))))
 		}
 	}
-	same := Acquire(t, t.Context(), c.Lock("{lock0}"))
+	same := fixture.Acquire(t, t.Context(), c.Lock("{lock0}"))
 	holds = append(holds, same)
-	AwaitRenewal(t, 2, holds...)
+	fixture.AwaitRenewal(t, 2, holds...)
 	// New holds are renewed by slot from the start, and Locks lists by slot.
-	late := Acquire(t, t.Context(), c.Lock("late"))
-	AwaitRenewal(t, 1, append(holds, late)...)
+	late := fixture.Acquire(t, t.Context(), c.Lock("late"))
+	fixture.AwaitRenewal(t, 1, append(holds, late)...)
 	listed := 0
 	for info, err := range c.Locks(t.Context(), "*") {
 		require.NoError(t, err)
@@ -135,10 +135,10 @@ func TestRenewalWhereAPlainClientMeetsSlots(t *testing.T) {
 	}
 	require.Equal(t, 22, listed)
 	overwrite(t, node, "lock0")
-	RequireEnds(t, holds[0].Context(), primitives.ErrLost)
-	AwaitRenewal(t, 1, append(holds[1:], late)...)
+	fixture.RequireEnds(t, holds[0].Context(), primitives.ErrLost)
+	fixture.AwaitRenewal(t, 1, append(holds[1:], late)...)
 	for _, hold := range append(holds[1:], late) {
-		Release(t, hold)
+		fixture.Release(t, hold)
 	}
 }
 
@@ -151,10 +151,11 @@ func TestRenewalWhileASlotMoves(t *testing.T) {
 		rounds = 2 // one may have been under way
 	}
 	servers := redistest.FreshCluster(t, 3)
-	c := NewClient(t, servers.ClusterClient(t), primitives.WithDefaults(primitives.WithWatchdog(RenewedTTL)))
+	c := fixture.NewClient(t, servers.ClusterClient(t),
+		primitives.WithDefaults(primitives.WithWatchdog(fixture.RenewedTTL)))
 	var holds []*primitives.Hold
 	hold := func(l *primitives.Lock) *primitives.Hold {
-		h := Acquire(t, t.Context(), l)
+		h := fixture.Acquire(t, t.Context(), l)
 		holds = append(holds, h)
 		return h
 	}
@@ -165,25 +166,25 @@ func TestRenewalWhileASlotMoves(t *testing.T) {
 	other := hold(c.RWLock("{n}read2").Reader())
 	writer := hold(c.RWLock("{n}write").Writer())
 	m := servers.Migrate(t, "{n}", servers.AnotherNode(t, "{n}"))
-	AwaitRenewal(t, rounds, holds...)
+	fixture.AwaitRenewal(t, rounds, holds...)
 	m.Move(t, "{n}lock0", "{n}write")
-	AwaitRenewal(t, rounds, holds...)
+	fixture.AwaitRenewal(t, rounds, holds...)
 	m.Move(t, "{n}read")
 	began := time.Now()
-	AwaitRenewal(t, 1, holds[0], holds[1], holds[2], other, writer)
+	fixture.AwaitRenewal(t, 1, holds[0], holds[1], holds[2], other, writer)
 	briefly, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	require.Error(t, reader.Check(briefly),
 		"Redis replies TRYAGAIN while half of the keys have moved, and Check retries")
-	require.Less(t, time.Since(began), RenewedTTL+Soon, "nothing is lost")
+	require.Less(t, time.Since(began), fixture.RenewedTTL+fixture.Soon, "nothing is lost")
 	m.Move(t, "{n}read:"+reader.ID()+":rwlock_timeout:1")
 	require.NoError(t, reader.Check(t.Context()))
-	AwaitRenewal(t, rounds, holds...)
+	fixture.AwaitRenewal(t, rounds, holds...)
 	m.Move(t, m.Keys(t)...)
-	AwaitRenewal(t, 1, holds...)
+	fixture.AwaitRenewal(t, 1, holds...)
 	m.Finish(t)
-	AwaitRenewal(t, 1, holds...)
-	Release(t, holds...)
+	fixture.AwaitRenewal(t, 1, holds...)
+	fixture.Release(t, holds...)
 }
 
 // C27: Redis answers each renewal, and refuses it. The loss says so, and wraps the refusal. The log
@@ -202,11 +203,11 @@ func TestC27LossByRefusedRenewalsNamesTheRefusal(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := redistest.Embedded(t)
-				var events Recorder
-				var log LogBuffer
-				c := NewClient(t, s.Client(t), primitives.WithClientName(""), events.Option(), log.Logger())
-				hold := Acquire(t, t.Context(), c.Lock("x"))
-				other := Acquire(t, t.Context(), c.Lock("y"), primitives.WithWatchdog(5*time.Minute))
+				var events fixture.Recorder
+				var log fixture.LogBuffer
+				c := fixture.NewClient(t, s.Client(t), primitives.WithClientName(""), events.Option(), log.Logger())
+				hold := fixture.Acquire(t, t.Context(), c.Lock("x"))
+				other := fixture.Acquire(t, t.Context(), c.Lock("y"), primitives.WithWatchdog(5*time.Minute))
 				s.Mini().SetError(refusal)
 				<-hold.Context().Done()
 				cause := context.Cause(hold.Context())
@@ -243,8 +244,9 @@ func TestForeignKeyEndsRollbacks(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := redistest.Embedded(t)
-				held := Acquire(t, t.Context(), NewClient(t, s.Client(t)).RWLock("x").Writer(), primitives.WithLease(time.Hour))
-				c := NewClient(t, s.Client(t), primitives.WithClientName(""))
+				held := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).RWLock("x").Writer(),
+					primitives.WithLease(time.Hour))
+				c := fixture.NewClient(t, s.Client(t), primitives.WithClientName(""))
 				lock := c.RWLock("x").Writer()
 				if side == "reader" {
 					lock = c.RWLock("x").Reader()
@@ -256,9 +258,9 @@ func TestForeignKeyEndsRollbacks(t *testing.T) {
 						failed <- err
 					}()
 				}
-				AwaitWaiters(t, c, cap(failed))
+				fixture.AwaitWaiters(t, c, cap(failed))
 				s.Mini().Del("x")
-				require.NoError(t, ErrOf(s.Mini().Lpush("x", "of another program")))
+				require.NoError(t, fixture.ErrOf(s.Mini().Lpush("x", "of another program")))
 				for range cap(failed) {
 					require.ErrorIs(t, <-failed, primitives.ErrForeign)
 				}

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -43,17 +43,17 @@ func TestRWLockClientsFarAwayGetTheirTurns(t *testing.T) {
 			defer func() { stop(); wg.Wait() }()
 			var near, far atomic.Int64
 			for range 3 {
-				work(t, ctx, &wg, NewClient(t, s.Client(t)).RWLock(name).Writer(), 4, time.Millisecond, &near)
+				work(t, ctx, &wg, fixture.NewClient(t, s.Client(t)).RWLock(name).Writer(), 4, time.Millisecond, &near)
 			}
 			p := s.Proxy(t)
 			p.Delay(tt.away)
-			rw := NewClient(t, p.Client(t)).RWLock(name)
+			rw := fixture.NewClient(t, p.Client(t)).RWLock(name)
 			l := rw.Writer()
 			if tt.reads {
 				l = rw.Reader()
 			}
 			work(t, ctx, &wg, l, 1, 0, &far)
-			redistest.WaitFor(t, 4*Soon, func() bool {
+			redistest.WaitFor(t, 4*fixture.Soon, func() bool {
 				theirs, others := far.Load(), near.Load()
 				isEnough, isEnoughForOthers := theirs >= tt.turns, others >= 100
 				require.True(t, isEnough || others < most, "%d turns, beside %d", theirs, others)
@@ -81,29 +81,29 @@ func TestRWLockClientThatNoLongerWaitsHasNoTurn(t *testing.T) {
 		{"as many readers as one command is for", 65, true, nil},
 		{"more readers than that", 66, true, nil},
 	} {
-		RunBubble(t, tt.name, func(t *testing.T, b *BubbleTest) {
-			rw, other := b.C.RWLock("x", tt.opts...), NewClient(t, b.S.Client(t)).RWLock("x").Writer()
+		fixture.RunBubble(t, tt.name, func(t *testing.T, b *fixture.BubbleTest) {
+			rw, other := b.C.RWLock("x", tt.opts...), fixture.NewClient(t, b.S.Client(t)).RWLock("x").Writer()
 			first, waiter := rw.Writer(), rw.Writer()
 			if tt.reads {
 				first, waiter = other, rw.Reader()
 			}
-			hold := Acquire(t, t.Context(), first)
-			var waiting []<-chan Result
+			hold := fixture.Acquire(t, t.Context(), first)
+			var waiting []<-chan fixture.Result
 			for range tt.waiters {
-				waiting = append(waiting, StartAcquire(t.Context(), waiter))
+				waiting = append(waiting, fixture.StartAcquire(t.Context(), waiter))
 			}
 			synctest.Wait()
-			Release(t, hold)
+			fixture.Release(t, hold)
 			holds := make([]*primitives.Hold, tt.waiters)
 			for i := range holds {
-				holds[i] = AwaitHold(t, waiting[i])
+				holds[i] = fixture.AwaitHold(t, waiting[i])
 			}
 			time.Sleep(patience)
-			Release(t, holds...)
+			fixture.Release(t, holds...)
 			for range 2 {
 				hold, err := other.TryAcquire(t.Context())
 				require.NoError(t, err, b.S.Mini().Keys())
-				Release(t, hold)
+				fixture.Release(t, hold)
 			}
 		})
 	}
@@ -112,19 +112,19 @@ func TestRWLockClientThatNoLongerWaitsHasNoTurn(t *testing.T) {
 // A client has the lock for a cohort. Then it is the turn of the other one that waits, although a
 // waiter of the first was noted before.
 func TestRWLockCohortIsNoReasonForASecondTurn(t *testing.T) {
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
 		const cohort = 200 * time.Millisecond
 		near := b.C.RWLock("x", primitives.WithCohort(cohort)).Writer()
-		other := NewClient(t, b.S.Client(t)).RWLock("x").Writer()
+		other := fixture.NewClient(t, b.S.Client(t)).RWLock("x").Writer()
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		began := time.Now()
 		var sections atomic.Int64
 		work(t, ctx, &wg, near, 3, 10*time.Millisecond, &sections)
 		time.Sleep(cohort / 4)
-		hold := Acquire(t, t.Context(), other)
+		hold := fixture.Acquire(t, t.Context(), other)
 		assert.Less(t, time.Since(began), cohort+20*time.Millisecond)
-		Release(t, hold)
+		fixture.Release(t, hold)
 		stop()
 		wg.Wait()
 	})

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -40,12 +40,12 @@ func sharedRows() (rows []sharedRow) {
 
 // open returns a handle that waits without a limit by default. A pool has permitCount permits: no
 // more holds.
-func (r sharedRow) open(t testing.TB, c *primitives.Client, key string) Acquirer {
+func (r sharedRow) open(t testing.TB, c *primitives.Client, key string) fixture.Acquirer {
 	l := r.Some(t, c, key, permitCount)
 	if r.owners {
 		l = owned{l, c.ID()}
 	}
-	return AsAcquirer(l)
+	return fixture.AsAcquirer(l)
 }
 
 // block makes every acquisition fail or wait until free is called.
@@ -55,8 +55,8 @@ func (r sharedRow) block(t testing.TB, c *primitives.Client, key string) (free f
 		r.Some(t, c, key, permitCount)
 		opts = append(opts, primitives.WithPermits(permitCount))
 	}
-	hold := Acquire(t, context.Background(), r.Rival(c, key), opts...)
-	return func() { Release(t, hold) }
+	hold := fixture.Acquire(t, context.Background(), r.Rival(c, key), opts...)
+	return func() { fixture.Release(t, hold) }
 }
 
 // sharedCase is the input of one clause of the contract.
@@ -67,15 +67,15 @@ type sharedCase struct {
 }
 
 // on opens the primitive on a new client.
-func (m *sharedCase) on(t testing.TB) Acquirer {
+func (m *sharedCase) on(t testing.TB) fixture.Acquirer {
 	t.Helper()
-	return m.open(t, NewClient(t, m.s.Client(t)), m.key)
+	return m.open(t, fixture.NewClient(t, m.s.Client(t)), m.key)
 }
 
 // blocked makes every acquisition fail or wait until free is called.
 func (m *sharedCase) blocked(t testing.TB) (free func()) {
 	t.Helper()
-	return m.block(t, NewClient(t, m.s.Client(t)), m.key)
+	return m.block(t, fixture.NewClient(t, m.s.Client(t)), m.key)
 }
 
 // TestSharedContract tests every primitive that several may hold at once against one contract, on
@@ -97,13 +97,13 @@ func TestSharedContract(t *testing.T) {
 	for _, row := range sharedRows() {
 		t.Run(row.Name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-				s = LeastRights(t, s)
+				s = fixture.LeastRights(t, s)
 				for _, clause := range clauses {
 					t.Run(clause.name, func(t *testing.T) {
-						m := &sharedCase{sharedRow: row, s: s, key: Permitted + redistest.Name(t)}
+						m := &sharedCase{sharedRow: row, s: s, key: fixture.Permitted + redistest.Name(t)}
 						clause.check(t, m)
-						redistest.WaitFor(t, Soon, func() bool {
-							left := Leftovers(t, s, m.key)
+						redistest.WaitFor(t, fixture.Soon, func() bool {
+							left := fixture.Leftovers(t, s, m.key)
 							return len(left) == 0 || slices.Equal(left, m.Stays(m.key))
 						}, "no key and no channel is left")
 					})
@@ -114,11 +114,11 @@ func TestSharedContract(t *testing.T) {
 }
 
 // fill makes permitCount holds from two clients.
-func (m *sharedCase) fill(t testing.TB) (holds []Holder) {
+func (m *sharedCase) fill(t testing.TB) (holds []fixture.Holder) {
 	t.Helper()
-	sides := []Acquirer{m.on(t), m.on(t)}
+	sides := []fixture.Acquirer{m.on(t), m.on(t)}
 	for i := range permitCount {
-		h := TryAcquire(t, context.Background(), sides[i%2])
+		h := fixture.TryAcquire(t, context.Background(), sides[i%2])
 		holds = append(holds, h)
 	}
 	return holds
@@ -136,8 +136,8 @@ func severalHold(t *testing.T, m *sharedCase) {
 		holds = append(holds, h)
 	}
 	for _, h := range holds {
-		RequireLive(t, h.Context())
-		Release(t, h)
+		fixture.RequireLive(t, h.Context())
+		fixture.Release(t, h)
 	}
 }
 
@@ -148,7 +148,7 @@ func releaseFreesOne(t *testing.T, m *sharedCase) {
 	require.ErrorIs(t, holds[2].Release(t.Context()), primitives.ErrReleased)
 	h, err := m.on(t).TryAcquire(t.Context())
 	require.NoError(t, err, "a permit is free again")
-	Release(t, h)
+	fixture.Release(t, h)
 	for i, h := range holds {
 		if i != 2 {
 			require.NoError(t, h.Release(t.Context()), "the others still hold")
@@ -160,9 +160,10 @@ func releaseFreesOne(t *testing.T, m *sharedCase) {
 func blockedFails(t *testing.T, m *sharedCase) {
 	free := m.blocked(t)
 	a := m.on(t)
-	require.ErrorIs(t, ErrOf(a.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+	require.ErrorIs(t, fixture.ErrOf(a.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 	began := time.Now()
-	require.ErrorIs(t, ErrOf(a.Acquire(t.Context(), primitives.WithWait(50*time.Millisecond))), primitives.ErrNotAcquired)
+	require.ErrorIs(t, fixture.ErrOf(a.Acquire(t.Context(), primitives.WithWait(50*time.Millisecond))),
+		primitives.ErrNotAcquired)
 	require.GreaterOrEqual(t, time.Since(began), 50*time.Millisecond)
 	free()
 	require.NoError(t, a.Do(t.Context(), func(context.Context) error { return nil }))
@@ -170,7 +171,7 @@ func blockedFails(t *testing.T, m *sharedCase) {
 
 // waitAll starts n waiters. The function it returns waits until all have acquired and returns when
 // the last one did. The holds are released when t ends.
-func (m *sharedCase) waitAll(t *testing.T, a Acquirer, n int) (acquired func() time.Time) {
+func (m *sharedCase) waitAll(t *testing.T, a fixture.Acquirer, n int) (acquired func() time.Time) {
 	var wg sync.WaitGroup
 	var last atomic.Int64
 	for range n {
@@ -183,7 +184,7 @@ func (m *sharedCase) waitAll(t *testing.T, a Acquirer, n int) (acquired func() t
 			t.Cleanup(func() { _ = h.Release(context.Background()) })
 		})
 	}
-	AwaitWaiter(t, m.s, m.key)
+	fixture.AwaitWaiter(t, m.s, m.key)
 	return func() time.Time { wg.Wait(); return time.Unix(0, last.Load()) }
 }
 
@@ -195,7 +196,7 @@ func wakesAll(t *testing.T, m *sharedCase) {
 		acquired := m.waitAll(t, m.on(t), permitCount)
 		freed := time.Now()
 		free()
-		require.Less(t, acquired().Sub(freed), SlowPoll)
+		require.Less(t, acquired().Sub(freed), fixture.SlowPoll)
 	})
 }
 
@@ -205,12 +206,12 @@ func sharedPollCovers(t *testing.T, m *sharedCase) {
 	t.Run("waiting", func(t *testing.T) {
 		p := m.s.Proxy(t)
 		p.DropMessages(true)
-		deaf := NewClient(t, p.Client(t))
+		deaf := fixture.NewClient(t, p.Client(t))
 		free := m.blocked(t)
 		acquired := m.waitAll(t, m.open(t, deaf, m.key), permitCount)
 		freed := time.Now()
 		free()
-		require.Less(t, acquired().Sub(freed), SlowPoll)
+		require.Less(t, acquired().Sub(freed), fixture.SlowPoll)
 	})
 	if m.Pool {
 		return
@@ -218,15 +219,15 @@ func sharedPollCovers(t *testing.T, m *sharedCase) {
 	t.Run("the rival", func(t *testing.T) {
 		p := m.s.Proxy(t)
 		p.DropMessages(true)
-		deaf := NewClient(t, p.Client(t))
-		h := Acquire(t, t.Context(), m.on(t))
-		waiting := StartAcquire(t.Context(), m.Rival(deaf, m.key))
-		AwaitWaiters(t, deaf, 1)
+		deaf := fixture.NewClient(t, p.Client(t))
+		h := fixture.Acquire(t, t.Context(), m.on(t))
+		waiting := fixture.StartAcquire(t.Context(), m.Rival(deaf, m.key))
+		fixture.AwaitWaiters(t, deaf, 1)
 		freed := time.Now()
-		Release(t, h)
-		rival := AwaitHold(t, waiting)
-		require.Less(t, time.Since(freed), SlowPoll)
-		Release(t, rival)
+		fixture.Release(t, h)
+		rival := fixture.AwaitHold(t, waiting)
+		require.Less(t, time.Since(freed), fixture.SlowPoll)
+		fixture.Release(t, rival)
 	})
 }
 
@@ -235,17 +236,17 @@ func sharedCancelEnds(t *testing.T, m *sharedCase) {
 	free := m.blocked(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	failed := make(chan error, 1)
-	c := NewClient(t, m.s.Client(t))
+	c := fixture.NewClient(t, m.s.Client(t))
 	a := m.open(t, c, m.key)
 	go func() {
 		_, err := a.Acquire(ctx)
 		failed <- err
 	}()
-	AwaitWaiter(t, m.s, m.key)
-	cancel(ErrTest)
+	fixture.AwaitWaiter(t, m.s, m.key)
+	cancel(fixture.ErrTest)
 	err := <-failed
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
-	require.ErrorIs(t, err, ErrTest)
+	require.ErrorIs(t, err, fixture.ErrTest)
 	require.NoError(t, c.Close(t.Context())) // no attempt is under way any longer
 	free()
 	for _, h := range m.fill(t) {
@@ -259,10 +260,10 @@ func sharedLeaseEnds(t *testing.T, m *sharedCase) {
 		t.Skip("no leases")
 	}
 	a := m.on(t)
-	short := Acquire(t, t.Context(), a, primitives.WithLease(ShortLease))
-	long := Acquire(t, t.Context(), a)
-	RequireEnds(t, short.Context(), primitives.ErrLost)
-	RequireLive(t, long.Context())
+	short := fixture.Acquire(t, t.Context(), a, primitives.WithLease(fixture.ShortLease))
+	long := fixture.Acquire(t, t.Context(), a)
+	fixture.RequireEnds(t, short.Context(), primitives.ErrLost)
+	fixture.RequireLive(t, long.Context())
 	require.ErrorIs(t, short.Release(t.Context()), primitives.ErrLost)
 	require.NoError(t, long.Release(t.Context()))
 	m.blocked(t)()

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -76,7 +76,7 @@ func holderChannel(c *primitives.Client) string {
 func awaitSubscribedHolder(t testing.TB, began time.Time, c *primitives.Client, servers ...*redistest.Server) {
 	time.Sleep(time.Until(began.Add(1050 * time.Millisecond))) // holds older than 1 s are notified
 	for _, s := range servers {
-		AwaitWaiter(t, s, holderChannel(c))
+		fixture.AwaitWaiter(t, s, holderChannel(c))
 	}
 }
 
@@ -86,7 +86,7 @@ func TestC15FormerHolderLearnsOfATakeoverAtOnce(t *testing.T) {
 	servers := []*redistest.Server{redistest.Fresh(t), redistest.Fresh(t), redistest.Fresh(t)}
 	participant := func(t testing.TB, n int, opts ...primitives.ClientOption) (clients []*primitives.Client) {
 		for _, s := range servers[:n] {
-			clients = append(clients, NewClient(t, s.Client(t), opts...))
+			clients = append(clients, fixture.NewClient(t, s.Client(t), opts...))
 		}
 		return clients
 	}
@@ -105,18 +105,18 @@ func TestC15FormerHolderLearnsOfATakeoverAtOnce(t *testing.T) {
 					continue
 				}
 				for kind, opt := range longHolds {
-					events := &Recorder{}
+					events := &fixture.Recorder{}
 					key := redistest.Name(t) + takeover.name + kind
 					holders := participant(t, needed, events.Option())
-					hold := Acquire(t, t.Context(), openOver(t, row, key, holders), opt)
+					hold := fixture.Acquire(t, t.Context(), openOver(t, row, key, holders), opt)
 					clients = append(clients, holders[0])
 					cases = append(cases, func() {
 						t.Run(takeover.name+"/"+kind, func(t *testing.T) {
-							RequireLive(t, hold.Context())
+							fixture.RequireLive(t, hold.Context())
 							other := openOver(t, row, key, participant(t, needed))
 							began := time.Now()
 							require.NoError(t, takeover.take(t.Context(), other, hold.ID()))
-							RequireEnds(t, hold.Context(), primitives.ErrLost)
+							fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 							took := time.Since(began)
 							t.Logf("notified after %v", took)
 							require.Less(t, took, promptNotice)
@@ -146,21 +146,21 @@ func TestC15ForceReleaseWithALostReplyNotifiesTheHolder(t *testing.T) {
 		t.Run(row.Name, func(t *testing.T) {
 			t.Parallel()
 			key, p := redistest.Name(t), s.Proxy(t)
-			other := []*primitives.Client{NewClient(t, p.Client(t))}
+			other := []*primitives.Client{fixture.NewClient(t, p.Client(t))}
 			force := func(key string) bool {
-				held := ForceRelease(t, openOver(t, row, key, other).(*primitives.Lock))
+				held := fixture.ForceRelease(t, openOver(t, row, key, other).(*primitives.Lock))
 				return held
 			}
 			require.False(t, force(key+"other")) // loads the script
-			holder := NewClient(t, s.Client(t))
+			holder := fixture.NewClient(t, s.Client(t))
 			began := time.Now()
 			mine := openOver(t, row, key, []*primitives.Client{holder})
-			hold := Acquire(t, t.Context(), mine, primitives.WithLease(time.Minute))
+			hold := fixture.Acquire(t, t.Context(), mine, primitives.WithLease(time.Minute))
 			awaitSubscribedHolder(t, began, holder, s)
-			p.DropReplies(1, Script)
+			p.DropReplies(1, fixture.Script)
 			began = time.Now()
 			require.True(t, force(key))
-			RequireEnds(t, hold.Context(), primitives.ErrLost)
+			fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 			require.Less(t, time.Since(began), promptNotice)
 		})
 	}
@@ -172,14 +172,15 @@ func TestC15HolderWithACallersIDLearnsOfATakeoverAtOnce(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	key := redistest.Name(t)
-	hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock(key), primitives.WithOwner("job 7"),
+	hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).Lock(key), primitives.WithOwner("job 7"),
 		primitives.WithLease(time.Minute))
-	redistest.WaitFor(t, Soon, func() bool { return len(redistest.Channels(t, s)) == 1 }, "the holder subscribes")
-	require.NoError(t, ErrOf(NewClient(t, s.Client(t)).Lock(key).ForceRelease(t.Context())))
+	redistest.WaitFor(t, fixture.Soon, func() bool { return len(redistest.Channels(t, s)) == 1 }, "the holder subscribes")
+	require.NoError(t, fixture.ErrOf(fixture.NewClient(t, s.Client(t)).Lock(key).ForceRelease(t.Context())))
 	began := time.Now()
-	RequireEnds(t, hold.Context(), primitives.ErrLost)
+	fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 	require.Less(t, time.Since(began), promptNotice)
-	redistest.WaitFor(t, Soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "the holder unsubscribes")
+	redistest.WaitFor(t, fixture.Soon, func() bool { return len(redistest.Channels(t, s)) == 0 },
+		"the holder unsubscribes")
 }
 
 func TestC15TakeoverIsReportedAtOnceInACluster(t *testing.T) {
@@ -189,7 +190,8 @@ func TestC15TakeoverIsReportedAtOnceInACluster(t *testing.T) {
 		t.Run(fmt.Sprint("sharded ", sharded), func(t *testing.T) {
 			opts := []primitives.ClientOption{primitives.WithShardedPubSub(sharded),
 				primitives.WithClientName("holder")}
-			one, two := NewClient(t, servers.ClusterClient(t), opts...), NewClient(t, servers.ClusterClient(t), opts...)
+			one, two := fixture.NewClient(t, servers.ClusterClient(t), opts...), fixture.NewClient(t,
+				servers.ClusterClient(t), opts...)
 			subscribed := func() (channels []string) {
 				for _, s := range servers.Nodes() {
 					for _, channel := range append(redistest.Channels(t, s), redistest.ShardChannels(t, s)...) {
@@ -209,7 +211,7 @@ func TestC15TakeoverIsReportedAtOnceInACluster(t *testing.T) {
 						return
 					}
 					time.Sleep(1050 * time.Millisecond) // holds older than 1 s are notified
-					redistest.WaitFor(t, Soon, func() bool { return len(subscribed()) == 1 }, "the client subscribes")
+					redistest.WaitFor(t, fixture.Soon, func() bool { return len(subscribed()) == 1 }, "the client subscribes")
 					info, err := two.Lock(key).Info(t.Context())
 					if err != nil || info.Holders[0].Client != "holder" {
 						t.Errorf("%+v, %v", info, err)
@@ -218,7 +220,7 @@ func TestC15TakeoverIsReportedAtOnceInACluster(t *testing.T) {
 					if _, err := two.Lock(key).ForceRelease(t.Context()); err != nil {
 						t.Error(err)
 					}
-					RequireEnds(t, hold.Context(), primitives.ErrLost)
+					fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 					took := time.Since(began)
 					t.Logf("notified after %v", took)
 					if took >= promptNotice {
@@ -227,8 +229,8 @@ func TestC15TakeoverIsReportedAtOnceInACluster(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			redistest.WaitFor(t, Soon, func() bool { return len(subscribed()) == 0 }, "the holder unsubscribes")
-			redistest.WaitFor(t, Soon, func() bool {
+			redistest.WaitFor(t, fixture.Soon, func() bool { return len(subscribed()) == 0 }, "the holder unsubscribes")
+			redistest.WaitFor(t, fixture.Soon, func() bool {
 				for _, s := range servers.Nodes() {
 					if len(redistest.Keys(t, s, "redlatch_client:*")) > 0 {
 						return false
@@ -247,12 +249,13 @@ func TestForgedNoticeIsChecked(t *testing.T) {
 	s := redistest.Fresh(t)
 	rdb := s.Client(t)
 	p := s.Proxy(t)
-	patient := func(o *redis.Options) { o.ReadTimeout = 2 * Soon } // a check is not sent again during the flood
-	c := NewClient(t, p.Client(t, patient), primitives.WithClientName(""), primitives.WithCommandTimeout(2*Soon))
-	hold := Acquire(t, t.Context(), c.Lock("l"), primitives.WithLease(time.Minute))
-	AwaitWaiter(t, s, holderChannel(c))
+	patient := func(o *redis.Options) { o.ReadTimeout = 2 * fixture.Soon } // a check is not sent again during the flood
+	c := fixture.NewClient(t, p.Client(t, patient), primitives.WithClientName(""),
+		primitives.WithCommandTimeout(2*fixture.Soon))
+	hold := fixture.Acquire(t, t.Context(), c.Lock("l"), primitives.WithLease(time.Minute))
+	fixture.AwaitWaiter(t, s, holderChannel(c))
 	p.Record()
-	deliver := p.HoldReplies(Script)
+	deliver := p.HoldReplies(fixture.Script)
 	defer deliver()
 	for range 300 {
 		require.NoError(t, rdb.Publish(t.Context(), holderChannel(c), "lock\nl\n"+hold.ID()).Err())
@@ -261,22 +264,22 @@ func TestForgedNoticeIsChecked(t *testing.T) {
 	}
 	checks := func() (n int) {
 		for _, command := range p.Commands() {
-			if Script(command.Args) {
+			if fixture.Script(command.Args) {
 				n++
 			}
 		}
 		return n
 	}
-	redistest.WaitFor(t, Soon, func() bool { return checks() > 0 }, "the hold is checked")
+	redistest.WaitFor(t, fixture.Soon, func() bool { return checks() > 0 }, "the hold is checked")
 	require.Equal(t, 1, checks(), "one check at a time")
 	deliver()
-	redistest.WaitFor(t, Soon, func() bool {
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		return checks() > 1
 	}, "another check, for the notices during the first one")
 	require.NoError(t, hold.Check(t.Context()))
-	RequireLive(t, hold.Context())
+	fixture.RequireLive(t, hold.Context())
 	require.Less(t, checks(), 100, "one check for each notice would be 300")
-	Release(t, hold)
+	fixture.Release(t, hold)
 }
 
 // TestTakeoverIsFoundWhenTheFirstCheckFails drops the first checks after a notice.
@@ -285,11 +288,12 @@ func TestTakeoverIsFoundWhenTheFirstCheckFails(t *testing.T) {
 	s := redistest.Fresh(t)
 	p := s.Proxy(t)
 	key := redistest.Name(t)
-	hold := Acquire(t, t.Context(), NewClient(t, p.Client(t, NoRetries)).Lock(key), primitives.WithLease(time.Minute))
-	AwaitWaiter(t, s, "redlatch_holder:")
-	p.DropCommands(2, Script)
-	require.NoError(t, ErrOf(NewClient(t, s.Client(t)).Lock(key).ForceRelease(t.Context())))
-	RequireEnds(t, hold.Context(), primitives.ErrLost)
+	hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, p.Client(t, fixture.NoRetries)).Lock(key),
+		primitives.WithLease(time.Minute))
+	fixture.AwaitWaiter(t, s, "redlatch_holder:")
+	p.DropCommands(2, fixture.Script)
+	require.NoError(t, fixture.ErrOf(fixture.NewClient(t, s.Client(t)).Lock(key).ForceRelease(t.Context())))
+	fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 }
 
 // A client whose locks may linger listens from its first release on, so it learns of a takeover at
@@ -298,10 +302,11 @@ func TestC15LingeringLockIsTakenOverAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds.Cohorts() {
 		for _, takeover := range takeovers {
-			RunEmbedded(t, kind.Name+"/"+takeover.name, func(t *testing.T, s *redistest.Server) {
-				l, other := kind.Lock(NewClient(t, s.Client(t)), "l", long), kind.Lock(NewClient(t, s.Client(t)), "l")
+			fixture.RunEmbedded(t, kind.Name+"/"+takeover.name, func(t *testing.T, s *redistest.Server) {
+				l, other := kind.Lock(fixture.NewClient(t, s.Client(t)), "l",
+					long), kind.Lock(fixture.NewClient(t, s.Client(t)), "l")
 				id := lingers(t, s, l)
-				hold := Acquire(t, t.Context(), l)
+				hold := fixture.Acquire(t, t.Context(), l)
 				require.Equal(t, id, hold.ID())
 				require.NoError(t, takeover.take(t.Context(), other, id))
 				time.Sleep(100 * time.Millisecond)
@@ -310,9 +315,9 @@ func TestC15LingeringLockIsTakenOverAtOnce(t *testing.T) {
 
 				require.NoError(t, takeover.take(t.Context(), other, lingers(t, s, l))) // nobody uses it
 				time.Sleep(100 * time.Millisecond)
-				theirs := Acquire(t, t.Context(), other)
-				require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
-				Release(t, theirs)
+				theirs := fixture.Acquire(t, t.Context(), other)
+				require.ErrorIs(t, fixture.ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+				fixture.Release(t, theirs)
 			})
 		}
 	}
@@ -321,8 +326,8 @@ func TestC15LingeringLockIsTakenOverAtOnce(t *testing.T) {
 // TestTakeoverDoesNotWaitForItsNotice holds the reply to the notice back.
 func TestTakeoverDoesNotWaitForItsNotice(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
-		hold := Acquire(t, t.Context(), b.Other, primitives.WithLease(time.Minute))
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+		hold := fixture.Acquire(t, t.Context(), b.Other, primitives.WithLease(time.Minute))
 		deliver := b.P.HoldReplies(redistest.Named("publish"))
 		defer deliver()
 		began := time.Now()
@@ -338,34 +343,35 @@ func TestTakeoverIsFoundAfterReconnecting(t *testing.T) {
 	s := redistest.Fresh(t)
 	p := s.Proxy(t)
 	key := redistest.Name(t)
-	hold := Acquire(t, t.Context(), NewClient(t, p.Client(t)).Lock(key), primitives.WithLease(time.Minute))
-	AwaitWaiter(t, s, "redlatch_holder:")
+	hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, p.Client(t)).Lock(key), primitives.WithLease(time.Minute))
+	fixture.AwaitWaiter(t, s, "redlatch_holder:")
 	p.DropMessages(true)
-	require.NoError(t, ErrOf(NewClient(t, s.Client(t)).Lock(key).ForceRelease(t.Context())))
+	require.NoError(t, fixture.ErrOf(fixture.NewClient(t, s.Client(t)).Lock(key).ForceRelease(t.Context())))
 	p.DropMessages(false)
 	require.Positive(t, p.CutPubSub())
-	RequireEnds(t, hold.Context(), primitives.ErrLost)
+	fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 }
 
 // C23: an adoption that fails emits an event, whatever the kind: here the client closes.
 func TestC23AdoptionByAClosingClientEmitsAnEvent(t *testing.T) {
 	t.Parallel()
 	for _, k := range takeables() {
-		RunEmbedded(t, k.Name, func(t *testing.T, s *redistest.Server) {
-			heard := &Recorder{}
-			c := NewClient(t, s.Client(t), heard.Option())
-			h := k.One(t, NewClient(t, s.Client(t)), "l")
-			former := Acquire(t, t.Context(), h)
-			last := Acquire(t, t.Context(), c.Lock("another"))
-			closed := Go(func() error { return c.Close(t.Context()) })
+		fixture.RunEmbedded(t, k.Name, func(t *testing.T, s *redistest.Server) {
+			heard := &fixture.Recorder{}
+			c := fixture.NewClient(t, s.Client(t), heard.Option())
+			h := k.One(t, fixture.NewClient(t, s.Client(t)), "l")
+			former := fixture.Acquire(t, t.Context(), h)
+			last := fixture.Acquire(t, t.Context(), c.Lock("another"))
+			closed := fixture.Go(func() error { return c.Close(t.Context()) })
 			synctest.Wait()
-			require.ErrorIs(t, ErrOf(k.Open(c, "l").(kinds.Takeable).Adopt(t.Context(), former.ID())), primitives.ErrClosed)
+			require.ErrorIs(t, fixture.ErrOf(k.Open(c, "l").(kinds.Takeable).Adopt(t.Context(), former.ID())),
+				primitives.ErrClosed)
 			events := heard.All(primitives.EventNotAcquired)
 			require.Len(t, events, 1)
 			require.ErrorIs(t, events[0].Err, primitives.ErrClosed)
-			Release(t, last)
+			fixture.Release(t, last)
 			require.NoError(t, <-closed)
-			Release(t, former)
+			fixture.Release(t, former)
 		})
 	}
 }
@@ -380,20 +386,20 @@ func TestC23AdoptionThatSendsNothingEmitsAnEvent(t *testing.T) {
 			err   error
 		}{
 			{"bad option", func(t *testing.T, h kinds.Takeable) error {
-				return ErrOf(h.Adopt(t.Context(), "id", primitives.WithLease(0)))
+				return fixture.ErrOf(h.Adopt(t.Context(), "id", primitives.WithLease(0)))
 			}, primitives.ErrInvalid},
 			{"bad id", func(t *testing.T, h kinds.Takeable) error {
-				return ErrOf(h.Adopt(t.Context(), ""))
+				return fixture.ErrOf(h.Adopt(t.Context(), ""))
 			}, primitives.ErrInvalid},
 			{"ended context", func(t *testing.T, h kinds.Takeable) error {
 				ctx, cancel := context.WithCancel(t.Context())
 				cancel()
-				return ErrOf(h.Adopt(ctx, "id"))
+				return fixture.ErrOf(h.Adopt(ctx, "id"))
 			}, context.Canceled},
 		} {
 			redistest.RunBubble(t, k.Name+"/"+row.name, func(t *testing.T) {
-				heard := &Recorder{}
-				c := NewClient(t, redistest.Embedded(t).Client(t), heard.Option())
+				heard := &fixture.Recorder{}
+				c := fixture.NewClient(t, redistest.Embedded(t).Client(t), heard.Option())
 				require.ErrorIs(t, row.adopt(t, k.Open(c, "l").(kinds.Takeable)), row.err)
 				events := heard.All(primitives.EventNotAcquired)
 				require.Len(t, events, 1)

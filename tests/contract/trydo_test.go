@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -53,24 +53,24 @@ func TestC12TryDo(t *testing.T) {
 			return x.h.(kinds.Trier).TryDo(t.Context(), x.job(nil))
 		}, true, nil},
 		{"the work fails", func(t *testing.T, x *tryDoTest) (bool, error) {
-			return x.h.(kinds.Trier).TryDo(t.Context(), x.job(ErrTest))
-		}, true, ErrTest},
+			return x.h.(kinds.Trier).TryDo(t.Context(), x.job(fixture.ErrTest))
+		}, true, fixture.ErrTest},
 		{"the work says that something else was busy", func(t *testing.T, x *tryDoTest) (bool, error) {
 			return x.h.(kinds.Trier).TryDo(t.Context(), x.job(primitives.ErrNotAcquired))
 		}, true, primitives.ErrNotAcquired},
 		{"somebody else has it", func(t *testing.T, x *tryDoTest) (bool, error) {
-			Acquire(t, t.Context(), x.rival)
+			fixture.Acquire(t, t.Context(), x.rival)
 			return x.h.(kinds.Trier).TryDo(t.Context(), x.job(nil), primitives.WithWait(time.Hour))
 		}, false, nil},
 		{"this client has it", func(t *testing.T, x *tryDoTest) (bool, error) {
-			Acquire(t, t.Context(), x.rival)
+			fixture.Acquire(t, t.Context(), x.rival)
 			return x.rival.(kinds.Trier).TryDo(t.Context(), x.job(nil))
 		}, false, nil},
 		{"the context has ended", func(t *testing.T, x *tryDoTest) (bool, error) {
 			ctx, cancel := context.WithCancelCause(t.Context())
-			cancel(ErrTest)
+			cancel(fixture.ErrTest)
 			return x.h.(kinds.Trier).TryDo(ctx, x.job(nil))
-		}, false, ErrTest},
+		}, false, fixture.ErrTest},
 		{"the context ends before Redis answers", func(t *testing.T, x *tryDoTest) (bool, error) {
 			x.p.BlackHole(true)
 			defer x.p.Heal()
@@ -93,7 +93,7 @@ func TestC12TryDo(t *testing.T) {
 		{"Redis is silent", func(t *testing.T, x *tryDoTest) (bool, error) {
 			x.p.BlackHole(true)
 			defer x.p.Heal()
-			c := NewClient(t, x.p.Client(t), primitives.WithCommandTimeout(150*time.Millisecond))
+			c := fixture.NewClient(t, x.p.Client(t), primitives.WithCommandTimeout(150*time.Millisecond))
 			return x.on(c).TryDo(t.Context(), x.job(nil))
 		}, false, primitives.ErrUnavailable},
 		// Nobody can tell after such a short time whether anything is wrong. That is no skip
@@ -101,16 +101,16 @@ func TestC12TryDo(t *testing.T) {
 		{"the command timeout is too short for an answer", func(t *testing.T, x *tryDoTest) (bool, error) {
 			x.p.BlackHole(true)
 			defer x.p.Heal()
-			c := NewClient(t, x.p.Client(t), primitives.WithCommandTimeout(30*time.Millisecond))
+			c := fixture.NewClient(t, x.p.Client(t), primitives.WithCommandTimeout(30*time.Millisecond))
 			return x.on(c).TryDo(t.Context(), x.job(nil))
 		}, false, errAny},
 	}
-	EachKind(t, kinds.All(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+	fixture.EachKind(t, kinds.All(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
 		for _, tt := range cases {
 			t.Run(tt.name, func(t *testing.T) {
 				x := &tryDoTest{kind: k, p: s.Proxy(t), name: redistest.Name(t)}
-				x.c = NewClient(t, x.p.Client(t, ShortTimeouts, NoRetries, DialsOnce))
-				other := NewClient(t, s.Client(t))
+				x.c = fixture.NewClient(t, x.p.Client(t, fixture.ShortTimeouts, fixture.NoRetries, fixture.DialsOnce))
+				other := fixture.NewClient(t, s.Client(t))
 				x.rival = k.Some(t, other, x.name, 1)
 				if k.Shared && !k.Pool {
 					x.rival = k.Rival(other, x.name)
@@ -130,8 +130,8 @@ func TestC12TryDo(t *testing.T) {
 
 // C12: TryDo releases as Do does.
 func TestC12TryDoReleases(t *testing.T) {
-	EachKind(t, kinds.All(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
-		h := k.One(t, NewClient(t, s.Client(t)), redistest.Name(t))
+	fixture.EachKind(t, kinds.All(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+		h := k.One(t, fixture.NewClient(t, s.Client(t)), redistest.Name(t))
 		require.Panics(t, func() {
 			_, _ = h.(kinds.Trier).TryDo(t.Context(), func(context.Context) error { panic("x") })
 		})
@@ -141,7 +141,7 @@ func TestC12TryDoReleases(t *testing.T) {
 			_, _ = h.(kinds.Trier).TryDo(t.Context(), func(context.Context) error { runtime.Goexit(); return nil })
 		}()
 		<-done
-		Release(t, Acquire(t, t.Context(), h))
+		fixture.Release(t, fixture.Acquire(t, t.Context(), h))
 		if !k.Leased {
 			return
 		}
@@ -167,7 +167,7 @@ func TestC12TryDoOfARedLock(t *testing.T) {
 		"all are down":              {nil, []int{0, 1, 2}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			q := NewQuorum(t, 3)
+			q := fixture.NewQuorum(t, 3)
 			q.Hold(t, tt.held...)
 			l := q.On(t)
 			for _, i := range tt.down {
@@ -182,8 +182,8 @@ func TestC12TryDoOfARedLock(t *testing.T) {
 
 // C12: nobody does the work while a semaphore has no count, so that is an error.
 func TestC12TryDoWithoutACount(t *testing.T) {
-	EachKind(t, kinds.Pools(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
-		h := k.Open(NewClient(t, s.Client(t)), redistest.Name(t))
+	fixture.EachKind(t, kinds.Pools(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+		h := k.Open(fixture.NewClient(t, s.Client(t)), redistest.Name(t))
 		ran, err := h.(kinds.Trier).TryDo(t.Context(), func(context.Context) error { return nil })
 		require.False(t, ran)
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
@@ -193,20 +193,20 @@ func TestC12TryDoWithoutACount(t *testing.T) {
 
 // C12: HoldFrom finds the nearest live hold, whatever it is of.
 func TestC12HoldFrom(t *testing.T) {
-	EachKind(t, kinds.All(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
-		c, name := NewClient(t, s.Client(t)), redistest.Name(t)
-		fenced := NewClient(t, s.Client(t)).FencedLock(name + ":fenced")
+	fixture.EachKind(t, kinds.All(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+		c, name := fixture.NewClient(t, s.Client(t)), redistest.Name(t)
+		fenced := fixture.NewClient(t, s.Client(t)).FencedLock(name + ":fenced")
 		h := k.One(t, c, name)
 		require.Nil(t, primitives.HoldFrom(t.Context()))
-		outer := Acquire(t, t.Context(), fenced)
-		hold := Acquire(t, outer.Context(), h)
+		outer := fixture.Acquire(t, t.Context(), fenced)
+		hold := fixture.Acquire(t, outer.Context(), h)
 		derived, cancel := context.WithCancel(hold.Context())
 		cancel()
 		require.Same(t, hold, primitives.HoldFrom(derived), "the nearest one")
 		require.Positive(t, primitives.HoldFrom(outer.Context()).Token())
-		Release(t, hold)
+		fixture.Release(t, hold)
 		require.Same(t, outer, primitives.HoldFrom(derived), "a hold that has ended is passed over")
-		Release(t, outer)
+		fixture.Release(t, outer)
 		require.Nil(t, primitives.HoldFrom(derived))
 	})
 }
@@ -219,7 +219,7 @@ func TestC12HoldFromOfAMember(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-				name, c := redistest.Name(t), NewClient(t, s.Client(t))
+				name, c := redistest.Name(t), fixture.NewClient(t, s.Client(t))
 				plain, fenced, fair := c.Lock(name+":plain"), c.FencedLock(name+":fenced"), c.FairLock(name+":fair")
 				joint := join([]*primitives.Lock{plain, fenced, fair})
 				check := func(ctx context.Context) {
@@ -237,21 +237,22 @@ func TestC12HoldFromOfAMember(t *testing.T) {
 					}
 					require.Nil(t, c.Lock(name+":other").HoldFrom(ctx))
 					require.Nil(t, c.FairLock(name+":plain").HoldFrom(ctx), "of another kind")
-					require.Nil(t, NewClient(t, s.Client(t)).Lock(name+":plain").HoldFrom(ctx), "of another client")
+					require.Nil(t, fixture.NewClient(t, s.Client(t)).Lock(name+":plain").HoldFrom(ctx), "of another client")
 				}
 				require.NoError(t, joint.Do(t.Context(), func(ctx context.Context) error {
-					redistest.WaitFor(t, Soon, func() bool { // a red lock may still wait for a member
+					redistest.WaitFor(t, fixture.Soon, func() bool { // a red lock may still wait for a member
 						return plain.HoldFrom(ctx) != nil && fenced.HoldFrom(ctx) != nil && fair.HoldFrom(ctx) != nil
 					}, "all members are held")
 					check(ctx)
 					return nil
 				}))
 
-				hold := Acquire(t, t.Context(), joint)
-				inner := Acquire(t, hold.Context(), c.Lock(name+":inner"))
+				hold := fixture.Acquire(t, t.Context(), joint)
+				inner := fixture.Acquire(t, hold.Context(), c.Lock(name+":inner"))
 				require.Same(t, inner, primitives.HoldFrom(inner.Context()))
-				redistest.WaitFor(t, Soon, func() bool { return fenced.HoldFrom(inner.Context()) != nil }, "through another hold")
-				Release(t, inner, hold)
+				redistest.WaitFor(t, fixture.Soon, func() bool { return fenced.HoldFrom(inner.Context()) != nil },
+					"through another hold")
+				fixture.Release(t, inner, hold)
 				require.Nil(t, plain.HoldFrom(hold.Context()))
 				require.Nil(t, primitives.HoldFrom(hold.Context()))
 			})
@@ -262,11 +263,11 @@ func TestC12HoldFromOfAMember(t *testing.T) {
 // C12: HoldFrom finds no member that was lost, and none of a joint hold that was lost with it.
 func TestC12HoldFromOfALostMember(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		name, c := redistest.Name(t), NewClient(t, s.Client(t))
+		name, c := redistest.Name(t), fixture.NewClient(t, s.Client(t))
 		first, second := c.Lock(name+":1"), c.Lock(name+":2")
-		hold := Acquire(t, t.Context(), primitives.NewMultiLock([]*primitives.Lock{first, second}))
+		hold := fixture.Acquire(t, t.Context(), primitives.NewMultiLock([]*primitives.Lock{first, second}))
 		ctx := hold.Context()
-		require.NoError(t, ErrOf(NewClient(t, s.Client(t)).Lock(first.Name()).ForceRelease(t.Context())))
+		require.NoError(t, fixture.ErrOf(fixture.NewClient(t, s.Client(t)).Lock(first.Name()).ForceRelease(t.Context())))
 		require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
 		require.Nil(t, first.HoldFrom(ctx))
 		require.Nil(t, second.HoldFrom(ctx))
@@ -278,18 +279,18 @@ func TestC12HoldFromOfALostMember(t *testing.T) {
 // C12: a red lock stays held without one of its members, and HoldFrom does not find that one.
 func TestC12HoldFromOfAMemberThatSomebodyElseHas(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		name, c, other := redistest.Name(t), NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+		name, c, other := redistest.Name(t), fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
 		members := []*primitives.Lock{c.Lock(name + ":1"), c.Lock(name + ":2"), c.Lock(name + ":3")}
 		joint := primitives.NewRedLock(members)
-		hold := Acquire(t, t.Context(), joint)
+		hold := fixture.Acquire(t, t.Context(), joint)
 		ctx := hold.Context()
-		redistest.WaitFor(t, Soon, func() bool { return members[2].HoldFrom(ctx) != nil }, "it is held")
-		require.NoError(t, ErrOf(other.Lock(name+":3").ForceRelease(t.Context())))
-		rival := Acquire(t, t.Context(), other.Lock(name+":3"))
+		redistest.WaitFor(t, fixture.Soon, func() bool { return members[2].HoldFrom(ctx) != nil }, "it is held")
+		require.NoError(t, fixture.ErrOf(other.Lock(name+":3").ForceRelease(t.Context())))
+		rival := fixture.Acquire(t, t.Context(), other.Lock(name+":3"))
 		require.NoError(t, hold.Check(t.Context()))
 		require.Nil(t, members[2].HoldFrom(ctx))
 		require.NotNil(t, members[1].HoldFrom(ctx))
 		require.Same(t, hold, primitives.HoldFrom(ctx))
-		Release(t, hold, rival)
+		fixture.Release(t, hold, rival)
 	})
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -48,11 +48,11 @@ func (tt turnsCase) run(
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	var mine, theirs atomic.Int64
-	work(t, ctx, &wg, kinds.Of(tt.kind).Lock(NewClient(t, s.Client(t)), name, opts...), 8, time.Millisecond, &mine)
+	work(t, ctx, &wg, kinds.Of(tt.kind).Lock(fixture.NewClient(t, s.Client(t)), name, opts...), 8, time.Millisecond, &mine)
 	for range tt.others {
 		p := s.Proxy(t)
 		p.Delay(tt.away)
-		c := NewClient(t, p.Client(t))
+		c := fixture.NewClient(t, p.Client(t))
 		if tt.readers {
 			work(t, ctx, &wg, c.RWLock(name, tt.options...).Reader(), 4, time.Millisecond, &theirs)
 		} else {

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -75,7 +75,7 @@ func onEvent(kind primitives.EventKind) func(u *userCode) []primitives.ClientOpt
 func held(act func(t *testing.T, s *redistest.Server, hold *primitives.Hold)) func(
 	t *testing.T, s *redistest.Server, c *primitives.Client) func() {
 	return func(t *testing.T, s *redistest.Server, c *primitives.Client) func() {
-		hold := Acquire(t, t.Context(), c.Lock("x"))
+		hold := fixture.Acquire(t, t.Context(), c.Lock("x"))
 		return func() {
 			time.AfterFunc(15*time.Second, func() { _ = hold.Release(context.Background()) })
 			act(t, s, hold)
@@ -85,9 +85,9 @@ func held(act func(t *testing.T, s *redistest.Server, hold *primitives.Hold)) fu
 
 // seize holds the lock with a client that sends nothing any longer.
 func seize(t *testing.T, s *redistest.Server) {
-	rival := NewClient(t, s.Client(t))
-	Acquire(t, t.Context(), rival.Lock("x"), primitives.WithLease(time.Hour))
-	CloseNow(rival)
+	rival := fixture.NewClient(t, s.Client(t))
+	fixture.Acquire(t, t.Context(), rival.Lock("x"), primitives.WithLease(time.Hour))
+	fixture.CloseNow(rival)
 }
 
 // refuses makes the server refuse all commands.
@@ -104,7 +104,7 @@ func causes() []cause {
 			return func() { _, _ = c.Lock("x").Acquire(context.Background()) }
 		}},
 		{name: "nested", prepare: func(t *testing.T, _ *redistest.Server, c *primitives.Client) func() {
-			hold := Acquire(t, t.Context(), c.Lock("x"))
+			hold := fixture.Acquire(t, t.Context(), c.Lock("x"))
 			return func() {
 				time.AfterFunc(time.Second, func() { _ = hold.Release(context.Background()) })
 				_, _ = c.Lock("x").Acquire(hold.Context())
@@ -115,7 +115,7 @@ func causes() []cause {
 			return func() { _, _ = c.Lock("x").TryAcquire(context.Background()) }
 		}},
 		{name: "waited", prepare: func(t *testing.T, _ *redistest.Server, c *primitives.Client) func() {
-			require.NoError(t, ErrOf(c.CountDownLatch("l").Init(t.Context(), 1)))
+			require.NoError(t, fixture.ErrOf(c.CountDownLatch("l").Init(t.Context(), 1)))
 			return func() {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()
@@ -213,7 +213,7 @@ func withCause(t *testing.T, f func(
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s, u := redistest.Embedded(t), &userCode{}
-				rdb := s.Client(t, NoRetries)
+				rdb := s.Client(t, fixture.NoRetries)
 				var ready atomic.Bool
 				if tt.hook != nil {
 					rdb.AddHook(hook{func() {
@@ -229,7 +229,7 @@ func withCause(t *testing.T, f func(
 				if tt.options != nil {
 					options = append(options, tt.options(u)...)
 				}
-				c := NewClient(t, rdb, options...)
+				c := fixture.NewClient(t, rdb, options...)
 				act := tt.prepare(t, s, c)
 				ready.Store(true)
 				f(t, s, c, u, act)
@@ -295,7 +295,7 @@ func TestC18CloseWhileCodeOfTheUserBlocks(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		}
 		sent := sentBy(s)
-		require.ErrorIs(t, ErrOf(c.Lock("y").TryAcquire(t.Context())), primitives.ErrClosed)
+		require.ErrorIs(t, fixture.ErrOf(c.Lock("y").TryAcquire(t.Context())), primitives.ErrClosed)
 		time.Sleep(time.Minute)
 		close(stuck)
 		time.Sleep(time.Minute)
@@ -313,13 +313,13 @@ func TestSlowObserverDelaysItsOwnCallOnly(t *testing.T) {
 				const slow = 20 * time.Second
 				s := redistest.Embedded(t)
 				var first atomic.Bool
-				c := NewClient(t, s.Client(t), primitives.WithObserver(func(e primitives.Event) {
+				c := fixture.NewClient(t, s.Client(t), primitives.WithObserver(func(e primitives.Event) {
 					if e.Kind == primitives.EventWait && first.CompareAndSwap(false, true) {
 						time.Sleep(slow)
 					}
 				}))
 				h := k.One(t, c, "x")
-				rival := Acquire(t, t.Context(), k.Rival(NewClient(t, s.Client(t)), "x"))
+				rival := fixture.Acquire(t, t.Context(), k.Rival(fixture.NewClient(t, s.Client(t)), "x"))
 				began := time.Now()
 				acquire := func() <-chan time.Duration {
 					took := make(chan time.Duration, 1)
@@ -337,10 +337,10 @@ func TestSlowObserverDelaysItsOwnCallOnly(t *testing.T) {
 				time.Sleep(200 * time.Millisecond)
 				quick := acquire()
 				time.Sleep(800 * time.Millisecond)
-				Release(t, rival)
+				fixture.Release(t, rival)
 				require.Less(t, <-quick, 2500*time.Millisecond)
 				require.Less(t, <-delayed, slow+time.Second)
-				require.Zero(t, Waiters(c))
+				require.Zero(t, fixture.Waiters(c))
 			})
 		})
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -21,35 +21,35 @@ import (
 // outcome is rolled back, by the call or in the background.
 func TestC5CancelledInFlightIsRolledBack(t *testing.T) {
 	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
-		EachLock(t, func(t *testing.T, x *LockTest) {
+		fixture.EachLock(t, func(t *testing.T, x *fixture.LockTest) {
 			p := x.S.Proxy(t)
-			l := NewClient(t, p.Client(t)).Lock(x.Name)
+			l := fixture.NewClient(t, p.Client(t)).Lock(x.Name)
 			acquireCancelled := func(ctx context.Context) error { // returns while the reply is held back
 				t.Helper()
-				deliver := p.HoldReplies(Script)
+				deliver := p.HoldReplies(fixture.Script)
 				defer deliver()
 				ctx, cancel := context.WithCancelCause(ctx)
-				inFlight := StartAcquire(ctx, l, opts...)
-				redistest.WaitFor(t, Soon, func() bool { return p.Held() == 1 }, "the command is in flight")
-				cancel(ErrTest)
-				return Await(t, inFlight).Err
+				inFlight := fixture.StartAcquire(ctx, l, opts...)
+				redistest.WaitFor(t, fixture.Soon, func() bool { return p.Held() == 1 }, "the command is in flight")
+				cancel(fixture.ErrTest)
+				return fixture.Await(t, inFlight).Err
 			}
-			Release(t, Acquire(t, t.Context(), l, opts...))
+			fixture.Release(t, fixture.Acquire(t, t.Context(), l, opts...))
 			err := acquireCancelled(t.Context())
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
-			require.ErrorIs(t, err, ErrTest)
+			require.ErrorIs(t, err, fixture.ErrTest)
 			rolledBack := "rolled back, after the call's return if that takes longer than a moment"
-			redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, x.S, x.Name)) == 0 }, rolledBack)
+			redistest.WaitFor(t, fixture.Soon, func() bool { return len(fixture.Fields(t, x.S, x.Name)) == 0 }, rolledBack)
 
 			// Replies to the rollback above may still be under way, so the nested acquisition needs
 			// a client and a proxy of its own.
 			p = x.S.Proxy(t)
-			l = NewClient(t, p.Client(t)).Lock(x.Name)
-			outer := Acquire(t, t.Context(), l, opts...)
+			l = fixture.NewClient(t, p.Client(t)).Lock(x.Name)
+			outer := fixture.Acquire(t, t.Context(), l, opts...)
 			err = acquireCancelled(outer.Context())
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
-			redistest.WaitFor(t, Soon, func() bool { return x.Count(t, outer.ID()) == "1" }, rolledBack)
-			Release(t, outer)
+			redistest.WaitFor(t, fixture.Soon, func() bool { return x.Count(t, outer.ID()) == "1" }, rolledBack)
+			fixture.Release(t, outer)
 		})
 	}
 }
@@ -60,26 +60,26 @@ func TestC21WaitingIsCheap(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	measured := redistest.Bar(t, s, 6)
-	holder := NewClient(t, s.Client(t)).Lock("l")
-	hold := Acquire(t, t.Context(), holder)
-	c := NewClient(t, s.Client(t))
+	holder := fixture.NewClient(t, s.Client(t)).Lock("l")
+	hold := fixture.Acquire(t, t.Context(), holder)
+	c := fixture.NewClient(t, s.Client(t))
 	l := c.Lock("l")
 	n := redistest.Sized(s, redistest.Scaled(s, 1000), 10_000)
 	_, err := l.TryAcquire(t.Context()) // opens the connections that a client without waiters needs
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
 	connections := redistest.Connections(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
-	waiting := make(chan Result, n)
+	waiting := make(chan fixture.Result, n)
 	for i := range n {
 		go func() {
 			hold, err := l.Acquire(ctx)
-			waiting <- Result{Hold: hold, Err: err, At: time.Now()}
+			waiting <- fixture.Result{Hold: hold, Err: err, At: time.Now()}
 		}()
 		if i == 0 { // later ones queue behind the first without an attempt
-			AwaitWaiter(t, s, "l")
+			fixture.AwaitWaiter(t, s, "l")
 		}
 	}
-	AwaitWaiters(t, c, n)
+	fixture.AwaitWaiters(t, c, n)
 	more := redistest.Connections(t, s) - connections
 	// A command that begins while a slow one is in flight dials another connection: for up to six
 	// at a time.
@@ -94,16 +94,17 @@ func TestC21WaitingIsCheap(t *testing.T) {
 	require.LessOrEqual(t, spent.Total(), int64(60), "including the commands of this test")
 	const releases = 20
 	for range releases {
-		Release(t, hold)
-		hold = AwaitHold(t, waiting)
+		fixture.Release(t, hold)
+		hold = fixture.AwaitHold(t, waiting)
 		require.Empty(t, waiting, "one waiter wins")
 	}
 	cancel()
 	for range n - releases {
 		require.ErrorIs(t, (<-waiting).Err, context.Canceled)
 	}
-	Release(t, hold)
-	redistest.WaitFor(t, Soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "the client unsubscribes")
+	fixture.Release(t, hold)
+	redistest.WaitFor(t, fixture.Soon, func() bool { return len(redistest.Channels(t, s)) == 0 },
+		"the client unsubscribes")
 	measured("%d waiters: %d more connections, %d scripts in %v; %d releases, one winner each",
 		n, more, spent["evalsha"], span, releases)
 }
@@ -114,32 +115,32 @@ func TestC21CancelledWaiterPassesItsWakeUpOn(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
-	holder := NewClient(t, s.Client(t)).Lock(name)
-	c := NewClient(t, s.Client(t))
+	holder := fixture.NewClient(t, s.Client(t)).Lock(name)
+	c := fixture.NewClient(t, s.Client(t))
 	l := c.Lock(name)
 	late, rounds := 0, redistest.Scaled(s, 300)
 	for range rounds {
-		hold := Acquire(t, t.Context(), holder)
+		hold := fixture.Acquire(t, t.Context(), holder)
 		ctx, cancel := context.WithCancel(t.Context())
-		first := StartAcquire(ctx, l)
-		AwaitWaiter(t, s, name)
-		second := StartAcquire(t.Context(), l)
+		first := fixture.StartAcquire(ctx, l)
+		fixture.AwaitWaiter(t, s, name)
+		second := fixture.StartAcquire(t.Context(), l)
 		time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond)
 		go cancel()
 		released := time.Now()
-		Release(t, hold)
-		if r := Await(t, first); r.Err == nil {
-			Release(t, r.Hold)
+		fixture.Release(t, hold)
+		if r := fixture.Await(t, first); r.Err == nil {
+			fixture.Release(t, r.Hold)
 		}
-		r := AwaitAcquired(t, second)
+		r := fixture.AwaitAcquired(t, second)
 		if r.At.Sub(released) > 500*time.Millisecond {
 			late++
 		}
-		Release(t, r.Hold)
+		fixture.Release(t, r.Hold)
 	}
 	// The engine's tests check in fake time that no wake-up is lost. A busy machine delays some.
 	require.LessOrEqual(t, late, rounds/20, "no waiter waits for the slow poll")
-	RequireClean(t, s, name)
+	fixture.RequireClean(t, s, name)
 }
 
 // TestC21WaitersSurviveCutSubscriptions cuts the connection for messages while a waiter waits.
@@ -148,30 +149,30 @@ func TestC21WaitersSurviveCutSubscriptions(t *testing.T) {
 	s := redistest.Redis(t)
 	p := s.Proxy(t)
 	name := redistest.Name(t)
-	holder, l := NewClient(t, s.Client(t)).Lock(name), NewClient(t, p.Client(t)).Lock(name)
+	holder, l := fixture.NewClient(t, s.Client(t)).Lock(name), fixture.NewClient(t, p.Client(t)).Lock(name)
 	for range 5 {
-		hold := Acquire(t, t.Context(), holder)
-		waiting := StartAcquire(t.Context(), l)
-		AwaitWaiter(t, s, name)
+		hold := fixture.Acquire(t, t.Context(), holder)
+		waiting := fixture.StartAcquire(t.Context(), l)
+		fixture.AwaitWaiter(t, s, name)
 		p.CutPubSub()
 		released := time.Now()
-		Release(t, hold)
-		r := AwaitAcquired(t, waiting)
-		require.Less(t, r.At.Sub(released), SlowPoll)
-		Release(t, r.Hold)
+		fixture.Release(t, hold)
+		r := fixture.AwaitAcquired(t, waiting)
+		require.Less(t, r.At.Sub(released), fixture.SlowPoll)
+		fixture.Release(t, r.Hold)
 	}
-	RequireClean(t, s, name)
+	fixture.RequireClean(t, s, name)
 }
 
 // TestForeignMessagesWakeNobody publishes payloads of other programs on a lock's channel.
 func TestForeignMessagesWakeNobody(t *testing.T) {
 	t.Parallel()
-	EachLock(t, func(t *testing.T, x *LockTest) {
-		hold := Acquire(t, t.Context(), x.L)
+	fixture.EachLock(t, func(t *testing.T, x *fixture.LockTest) {
+		hold := fixture.Acquire(t, t.Context(), x.L)
 		p := x.S.Proxy(t)
-		other := NewClient(t, p.Client(t)).Lock(x.Name)
-		waiting := StartAcquire(t.Context(), other)
-		AwaitWaiter(t, x.S, x.Name)
+		other := fixture.NewClient(t, p.Client(t)).Lock(x.Name)
+		waiting := fixture.StartAcquire(t.Context(), other)
+		fixture.AwaitWaiter(t, x.S, x.Name)
 		p.Record()
 		began := time.Now()
 		for range 50 {
@@ -181,7 +182,7 @@ func TestForeignMessagesWakeNobody(t *testing.T) {
 		}
 		attempts := 0
 		for _, c := range p.Commands() {
-			if Script(c.Args) {
+			if fixture.Script(c.Args) {
 				attempts++
 			}
 		}
@@ -191,8 +192,8 @@ func TestForeignMessagesWakeNobody(t *testing.T) {
 			require.NoError(t, x.Rdb.Publish(t.Context(), "redisson_lock__channel:{"+x.Name+"}", payload).Err())
 		}
 		require.Empty(t, waiting)
-		Release(t, hold)
-		Release(t, AwaitHold(t, waiting))
+		fixture.Release(t, hold)
+		fixture.Release(t, fixture.AwaitHold(t, waiting))
 	})
 }
 
@@ -223,14 +224,14 @@ func TestC21WaitersThatComeAtOnceShareAPoll(t *testing.T) {
 		},
 	)
 	s := redistest.Fresh(t)
-	holder, waiting := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+	holder, waiting := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
 	ctx, giveUp := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	var holds []*primitives.Hold
 	names := len(rows)
 	for i, tt := range rows {
 		name := fmt.Sprint("n", i)
-		holds = append(holds, Acquire(t, ctx, tt.holds.One(t, holder, name)))
+		holds = append(holds, fixture.Acquire(t, ctx, tt.holds.One(t, holder, name)))
 		l := tt.waits.Open(waiting, name, tt.options...)
 		for range n {
 			wg.Go(func() {
@@ -239,7 +240,7 @@ func TestC21WaitersThatComeAtOnceShareAPoll(t *testing.T) {
 			})
 		}
 	}
-	AwaitWaiters(t, waiting, n*names)
+	fixture.AwaitWaiters(t, waiting, n*names)
 	time.Sleep(200 * time.Millisecond) // second attempts, once subscriptions are confirmed
 	before, began := redistest.Commands(t, s), time.Now()
 	time.Sleep(3 * time.Second)
@@ -249,7 +250,7 @@ func TestC21WaitersThatComeAtOnceShareAPoll(t *testing.T) {
 	require.LessOrEqual(t, polls, 1.4, "one poll a second for each name, and a heartbeat")
 	giveUp()
 	wg.Wait()
-	Release(t, holds...)
+	fixture.Release(t, holds...)
 }
 
 // A nested acquisition ends with its wait too, though Redis is silent and the outer hold lasts

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -36,7 +36,7 @@ type line struct {
 func newLine(t *testing.T, s *redistest.Server, clients int) *line {
 	x := &line{s: s, rdb: s.Client(t), name: redistest.Name(t)}
 	for range clients {
-		c := NewClient(t, s.Client(t, func(o *redis.Options) { o.PoolSize = 2 }))
+		c := fixture.NewClient(t, s.Client(t, func(o *redis.Options) { o.PoolSize = 2 }))
 		x.locks = append(x.locks, c.Lock(x.name))
 	}
 	return x
@@ -73,7 +73,7 @@ func (x *line) wait(t *testing.T) {
 // await waits until that many clients stand in line, and no more than two hear the common channel.
 func (x *line) await(t *testing.T, clients int) {
 	t.Helper()
-	redistest.WaitFor(t, Soon, func() bool {
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		inLine := x.rdb.ZCount(context.Background(), x.key(), "1", "+inf").Val()
 		return inLine == int64(clients) && x.listening() <= 2
 	}, "all clients stand in line")
@@ -110,7 +110,7 @@ func TestLineAfterTheServersClockWasSetBack(t *testing.T) {
 		})
 		var acquired [6]atomic.Int64
 		for i := range acquired {
-			l := NewClient(t, s.Client(t)).Lock("l")
+			l := fixture.NewClient(t, s.Client(t)).Lock("l")
 			for range 2 {
 				users.Go(func() {
 					for ctx.Err() == nil {
@@ -148,32 +148,32 @@ func TestHandOffBetweenManyClientsTakesFewCommands(t *testing.T) {
 	}
 	s := redistest.Fresh(t)
 	x := newLine(t, s, n)
-	hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock(x.name))
+	hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).Lock(x.name))
 	x.wait(t)
 	java := x.rdb.Subscribe(t.Context(), x.channel())
 	defer java.Close()
-	require.NoError(t, ErrOf(java.Receive(t.Context())))
+	require.NoError(t, fixture.ErrOf(java.Receive(t.Context())))
 	messages := java.Channel(redis.WithChannelSize(2 * n))
 
 	before, stalls, began := redistest.Commands(t, s), redistest.WatchStalls(t), time.Now()
-	Release(t, hold)
+	fixture.Release(t, hold)
 	x.wg.Wait()
 	polls := time.Since(began).Seconds() // of each client at most, beside the hand-offs
 	spent := redistest.Commands(t, s).Since(before)
 	t.Logf("%v; the longest hand-off took %v", spent, x.longest)
 	require.LessOrEqual(t, float64(spent["evalsha"])/float64(n), 4+polls)
 	require.LessOrEqual(t, float64(spent["publish"])/float64(n), 4.0)
-	require.Less(t, x.longest, SlowPoll/10+stalls.Since(began))
+	require.Less(t, x.longest, fixture.SlowPoll/10+stalls.Since(began))
 	for range n + 1 {
 		select {
 		case m := <-messages:
 			require.Equal(t, "0", m.Payload)
-		case <-time.After(Soon):
+		case <-time.After(fixture.Soon):
 			require.FailNow(t, "a release was not published")
 		}
 	}
 	require.NoError(t, java.Close())
-	RequireClean(t, s, x.name)
+	fixture.RequireClean(t, s, x.name)
 }
 
 func TestJavaReleaseWakesClientsInLine(t *testing.T) {
@@ -191,7 +191,7 @@ func TestJavaReleaseWakesClientsInLine(t *testing.T) {
 			t.Logf("%d clients: the first acquired after %v", n, x.firstHold.Sub(freed))
 			limit := 500*time.Millisecond + stalls.Since(freed)
 			require.Less(t, x.firstHold.Sub(freed), limit) // the engine's test is exact
-			RequireClean(t, s, x.name)
+			fixture.RequireClean(t, s, x.name)
 		})
 	}
 }
@@ -216,28 +216,28 @@ func TestClientInLineThatMissesItsTurn(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			x := newLine(t, s, 1)
-			hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock(x.name))
+			hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).Lock(x.name))
 			p := s.Proxy(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			first := StartAcquire(ctx, NewClient(t, p.Client(t, ShortTimeouts)).Lock(x.name))
+			first := fixture.StartAcquire(ctx, fixture.NewClient(t, p.Client(t, fixture.ShortTimeouts)).Lock(x.name))
 			x.await(t, 1)
-			second := StartAcquire(t.Context(), x.locks[0])
+			second := fixture.StartAcquire(t.Context(), x.locks[0])
 			x.await(t, 2)
 			tt.miss(p, cancel)
 			stalls, released := redistest.WatchStalls(t), time.Now()
-			Release(t, hold)
-			next := AwaitAcquired(t, second)
+			fixture.Release(t, hold)
+			next := fixture.AwaitAcquired(t, second)
 			require.Less(t, next.At.Sub(released), 500*time.Millisecond+stalls.Since(released))
-			Release(t, next.Hold)
+			fixture.Release(t, next.Hold)
 			cancel()
 			if tt.heal != nil {
 				tt.heal(p)
 			}
-			if r := Await(t, first); r.Err == nil {
-				Release(t, r.Hold)
+			if r := fixture.Await(t, first); r.Err == nil {
+				fixture.Release(t, r.Hold)
 			}
-			RequireClean(t, s, x.name)
+			fixture.RequireClean(t, s, x.name)
 		})
 	}
 }
@@ -256,26 +256,26 @@ func TestLineThatCannotBeUsed(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			x := newLine(t, s, 5)
-			hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock(x.name))
+			hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).Lock(x.name))
 			x.wait(t)
 			require.NoError(t, tt.spoil(x))
-			Release(t, hold)
+			fixture.Release(t, hold)
 			x.wg.Wait()
-			require.Less(t, x.longest, SlowPoll)
+			require.Less(t, x.longest, fixture.SlowPoll)
 			require.NoError(t, x.rdb.Del(t.Context(), x.key()).Err())
-			RequireClean(t, s, x.name)
+			fixture.RequireClean(t, s, x.name)
 		})
 	}
 	t.Run("full memory", func(t *testing.T) {
-		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock("full"))
-		waiting := StartAcquire(t.Context(), NewClient(t, s.Client(t)).Lock("full"))
+		hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).Lock("full"))
+		waiting := fixture.StartAcquire(t.Context(), fixture.NewClient(t, s.Client(t)).Lock("full"))
 		rdb := s.Client(t)
-		AwaitWaiter(t, s, "full")
+		fixture.AwaitWaiter(t, s, "full")
 		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
 		time.Sleep(1500 * time.Millisecond) // the waiter polls, and is refused as ever
 		require.Empty(t, waiting)
-		Release(t, hold)
-		require.ErrorContains(t, Await(t, waiting).Err, "OOM")
+		fixture.Release(t, hold)
+		require.ErrorContains(t, fixture.Await(t, waiting).Err, "OOM")
 		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	})
 }

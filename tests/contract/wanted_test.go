@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -73,34 +73,35 @@ func TestC30WantedIsClosedWhenSomebodyWaits(t *testing.T) {
 		{name: "another goroutine", local: true, within: func(kinds.Kind) time.Duration { return soon }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			EachKind(t, append(kinds.All(), kinds.Joints()...), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
-				t.Parallel()
-				if tt.within(kind) == 0 {
-					t.Skip("nothing is promised")
-				}
-				c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
-				if tt.local {
-					other = c
-				}
-				name := redistest.Name(t)
-				listening := Acquire(t, t.Context(), kind.One(t, c, name))
-				require.False(t, isWanted(listening))
-				if listening.ID() != "" { // the client listens for asks
-					AwaitWaiter(t, s, "redlatch_holder:{"+strings.ReplaceAll(c.ID(), "-", "")[:16]+"}")
-				}
-				stalls, began := redistest.WatchStalls(t), time.Now()
-				waitFor(t, kind.Rival(other, name), tt.opts...)
-				select {
-				case <-listening.Wanted():
-				case <-time.After(time.Minute):
-				}
-				took := time.Since(began)
-				assert.Greater(t, took, 90*time.Millisecond)
-				assert.Less(t, took, tt.within(kind)+stalls.Since(began))
-				require.NoError(t, listening.Context().Err(), "it is advice")
-				Release(t, listening)
-				require.True(t, isWanted(listening))
-			})
+			fixture.EachKind(t, append(kinds.All(), kinds.Joints()...),
+				func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
+					t.Parallel()
+					if tt.within(kind) == 0 {
+						t.Skip("nothing is promised")
+					}
+					c, other := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
+					if tt.local {
+						other = c
+					}
+					name := redistest.Name(t)
+					listening := fixture.Acquire(t, t.Context(), kind.One(t, c, name))
+					require.False(t, isWanted(listening))
+					if listening.ID() != "" { // the client listens for asks
+						fixture.AwaitWaiter(t, s, "redlatch_holder:{"+strings.ReplaceAll(c.ID(), "-", "")[:16]+"}")
+					}
+					stalls, began := redistest.WatchStalls(t), time.Now()
+					waitFor(t, kind.Rival(other, name), tt.opts...)
+					select {
+					case <-listening.Wanted():
+					case <-time.After(time.Minute):
+					}
+					took := time.Since(began)
+					assert.Greater(t, took, 90*time.Millisecond)
+					assert.Less(t, took, tt.within(kind)+stalls.Since(began))
+					require.NoError(t, listening.Context().Err(), "it is advice")
+					fixture.Release(t, listening)
+					require.True(t, isWanted(listening))
+				})
 		})
 	}
 }
@@ -109,22 +110,22 @@ func TestC30WantedIsClosedWhenSomebodyWaits(t *testing.T) {
 func TestC30WantedOfAReadWriteLock(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, local := range []bool{true, false} {
-			c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+			c, other := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
 			if local {
 				other = c
 			}
 			name := redistest.Name(t) + fmt.Sprint(local)
-			reads := Acquire(t, t.Context(), c.RWLock(name).Reader())
-			reads2 := Acquire(t, t.Context(), c.RWLock(name).Reader())
+			reads := fixture.Acquire(t, t.Context(), c.RWLock(name).Reader())
+			reads2 := fixture.Acquire(t, t.Context(), c.RWLock(name).Reader())
 			isWanted(reads)
 			isWanted(reads2)
 			waitFor(t, other.RWLock(name).Writer())
-			redistest.WaitFor(t, Soon, func() bool { return isWanted(reads) && isWanted(reads2) }, "both readers hear")
-			writes := Acquire(t, t.Context(), c.RWLock(name+"w").Writer())
+			redistest.WaitFor(t, fixture.Soon, func() bool { return isWanted(reads) && isWanted(reads2) }, "both readers hear")
+			writes := fixture.Acquire(t, t.Context(), c.RWLock(name+"w").Writer())
 			isWanted(writes)
 			waitFor(t, other.RWLock(name+"w").Reader())
-			redistest.WaitFor(t, Soon, func() bool { return isWanted(writes) }, "the writer hears")
-			Release(t, reads, reads2, writes)
+			redistest.WaitFor(t, fixture.Soon, func() bool { return isWanted(writes) }, "the writer hears")
+			fixture.Release(t, reads, reads2, writes)
 		}
 	})
 }
@@ -135,36 +136,36 @@ func TestC30WantedSeesWaitersThatDoNotAsk(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	for _, kind := range []kinds.Kind{kinds.Of("lock"), kinds.Of("reader"), kinds.Of("writer"), kinds.Of("permits")} {
-		c := NewClient(t, s.Client(t))
-		hold := Acquire(t, t.Context(), kind.One(t, c, redistest.Name(t)+kind.Name))
+		c := fixture.NewClient(t, s.Client(t))
+		hold := fixture.Acquire(t, t.Context(), kind.One(t, c, redistest.Name(t)+kind.Name))
 		require.False(t, isWanted(hold))
 		time.Sleep(1500 * time.Millisecond)
 		require.False(t, isWanted(hold))
 		sub := s.Client(t).Subscribe(t.Context(), kind.Channel(hold.Name()))
-		require.NoError(t, ErrOf(sub.Receive(t.Context())))
+		require.NoError(t, fixture.ErrOf(sub.Receive(t.Context())))
 		stalls, began := redistest.WatchStalls(t), time.Now()
 		<-hold.Wanted()
 		assert.Less(t, time.Since(began), 2*time.Second+stalls.Since(began), kind.Name)
 		require.NoError(t, sub.Close())
-		Release(t, hold)
+		fixture.Release(t, hold)
 	}
 }
 
 // Ask tells the holders at once, and counts the clients that were told.
 func TestC30Ask(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+		c, other := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
 		name := redistest.Name(t)
-		require.ErrorIs(t, ErrOf(other.Lock(name).Ask(t.Context())), primitives.ErrNotHeld)
-		hold := Acquire(t, t.Context(), c.Lock(name))
+		require.ErrorIs(t, fixture.ErrOf(other.Lock(name).Ask(t.Context())), primitives.ErrNotHeld)
+		hold := fixture.Acquire(t, t.Context(), c.Lock(name))
 		isWanted(hold)
-		redistest.WaitFor(t, Soon, func() bool {
+		redistest.WaitFor(t, fixture.Soon, func() bool {
 			told, err := other.Lock(name).Ask(t.Context())
 			require.NoError(t, err)
 			return told == 1
 		}, "the client listens")
 		<-hold.Wanted()
-		Release(t, hold)
+		fixture.Release(t, hold)
 	})
 }
 
@@ -172,7 +173,9 @@ func TestC30Ask(t *testing.T) {
 // the writer, holders of permits, and the holders of each member of a joint lock.
 func TestC30AskCountsClients(t *testing.T) {
 	type open func(c *primitives.Client, name string) []*primitives.Hold
-	hold := func(h Handle, opts ...primitives.Option) *primitives.Hold { return Acquire(t, t.Context(), h, opts...) }
+	hold := func(h fixture.Handle, opts ...primitives.Option) *primitives.Hold {
+		return fixture.Acquire(t, t.Context(), h, opts...)
+	}
 	for name, tt := range map[string]struct {
 		hold open // by each of two clients
 		ask  func(c *primitives.Client, name string) (int, error)
@@ -203,7 +206,7 @@ func TestC30AskCountsClients(t *testing.T) {
 		"permits": {
 			func(c *primitives.Client, name string) []*primitives.Hold {
 				pool := c.PermitExpirableSemaphore(name)
-				require.NoError(t, ErrOf(pool.Init(t.Context(), 10)))
+				require.NoError(t, fixture.ErrOf(pool.Init(t.Context(), 10)))
 				return []*primitives.Hold{hold(pool), hold(pool, primitives.WithPermits(3))}
 			},
 			func(c *primitives.Client, name string) (int, error) {
@@ -228,13 +231,13 @@ func TestC30AskCountsClients(t *testing.T) {
 				name := redistest.Name(t)
 				var holds []*primitives.Hold
 				for range 2 {
-					holds = append(holds, tt.hold(NewClient(t, s.Client(t)), name)...)
+					holds = append(holds, tt.hold(fixture.NewClient(t, s.Client(t)), name)...)
 				}
 				for _, h := range holds {
 					isWanted(h) // it listens
 				}
-				asker := NewClient(t, s.Client(t))
-				redistest.WaitFor(t, Soon, func() bool {
+				asker := fixture.NewClient(t, s.Client(t))
+				redistest.WaitFor(t, fixture.Soon, func() bool {
 					told, err := tt.ask(asker, name)
 					require.NoError(t, err)
 					require.LessOrEqual(t, told, tt.want, "clients are counted once")
@@ -254,7 +257,7 @@ func TestC30WantedCostsNothingForShortSections(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		var wg sync.WaitGroup
 		name := redistest.Name(t)
-		asks := &CountingHook{Only: []string{"publish", "pubsub"}}
+		asks := &fixture.CountingHook{Only: []string{"publish", "pubsub"}}
 		stalls, began := redistest.WatchStalls(t), time.Now()
 		var mu sync.Mutex // guards the next two
 		latest := began
@@ -268,7 +271,7 @@ func TestC30WantedCostsNothingForShortSections(t *testing.T) {
 		for range 3 {
 			rdb := s.Client(t)
 			rdb.AddHook(asks)
-			l := NewClient(t, rdb).Lock(name)
+			l := fixture.NewClient(t, rdb).Lock(name)
 			for range 3 {
 				wg.Go(func() {
 					for range 100 {

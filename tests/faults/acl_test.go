@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -34,12 +34,12 @@ func newFarClient(t testing.TB, rdb redis.UniversalClient) farClient {
 	} else {
 		rdb.AddHook(answers)
 	}
-	return farClient{NewClient(t, rdb), answers}
+	return farClient{fixture.NewClient(t, rdb), answers}
 }
 
 // scriptAnswers is a hook that counts the scripts that Redis has executed.
 type scriptAnswers struct {
-	CountingHook
+	fixture.CountingHook
 
 	n atomic.Int64
 }
@@ -120,7 +120,7 @@ func locking(ctx context.Context, l *primitives.Lock) error {
 		}
 		inner, err := l.Acquire(outer.Context(), opts...)
 		if err == nil {
-			err = errors.Join(inner.Check(ctx), inner.Extend(ctx, time.Minute), ErrOf(l.Info(ctx)), inner.Release(ctx))
+			err = errors.Join(inner.Check(ctx), inner.Extend(ctx, time.Minute), fixture.ErrOf(l.Info(ctx)), inner.Release(ctx))
 		}
 		if err = errors.Join(err, outer.Release(ctx)); err != nil {
 			return err
@@ -131,7 +131,7 @@ func locking(ctx context.Context, l *primitives.Lock) error {
 
 // handOff makes two requests of far, a handle of two, wait until l is released. Of a reader they
 // need not wait.
-func handOff(ctx context.Context, two farClient, l, far Handle) error {
+func handOff(ctx context.Context, two farClient, l, far fixture.Handle) error {
 	hold, err := l.Acquire(ctx, primitives.WithOwner("first"), primitives.WithLease(time.Minute))
 	if err != nil {
 		return err
@@ -169,7 +169,7 @@ func whileWaiting(ctx context.Context, two farClient, wait func(ctx context.Cont
 	// The first one is refused, subscribes and looks again, or polls within a second if it may not
 	// subscribe.
 	startAndAwait(func() bool { return two.answers.n.Load() >= before+2 })
-	startAndAwait(func() bool { return Waiters(two.Client) == waiters })
+	startAndAwait(func() bool { return fixture.Waiters(two.Client) == waiters })
 	failed := f()
 	if failed != nil {
 		cancel()
@@ -194,7 +194,7 @@ func takingOver(ctx context.Context, l, far *primitives.Lock) error {
 			return hold.Release(ctx)
 		},
 		func(id string) error { return far.ReleaseID(ctx, id) },
-		func(string) error { return ErrOf(far.ForceRelease(ctx)) },
+		func(string) error { return fixture.ErrOf(far.ForceRelease(ctx)) },
 	} {
 		hold, err := l.Acquire(ctx, primitives.WithLease(time.Minute))
 		if err != nil {
@@ -236,7 +236,7 @@ func readersAndWriters(ctx context.Context, rw *primitives.RWLock, two farClient
 
 // counted is a semaphore of either kind.
 type counted interface {
-	Handle
+	fixture.Handle
 	Init(ctx context.Context, n int) (bool, error)
 	Add(ctx context.Context, delta int) error
 	Info(ctx context.Context) (primitives.Info, error)
@@ -245,7 +245,9 @@ type counted interface {
 
 func countingPermits(ctx context.Context, two farClient, s, far counted) error {
 	if err := first(
-		func() error { return errors.Join(ErrOf(s.Init(ctx, 3)), s.Add(ctx, -2), ErrOf(s.Info(ctx))) },
+		func() error {
+			return errors.Join(fixture.ErrOf(s.Init(ctx, 3)), s.Add(ctx, -2), fixture.ErrOf(s.Info(ctx)))
+		},
 		func() error { return handOff(ctx, two, s, far) },
 	); err != nil {
 		return err
@@ -255,35 +257,35 @@ func countingPermits(ctx context.Context, two farClient, s, far counted) error {
 			return err
 		}
 	}
-	return ErrOf(s.Delete(ctx))
+	return fixture.ErrOf(s.Delete(ctx))
 }
 
 func leasingPermits(ctx context.Context, s, far *primitives.PermitExpirableSemaphore) error {
-	if err := errors.Join(ErrOf(s.Init(ctx, 3)), s.Resize(ctx, 2)); err != nil {
+	if err := errors.Join(fixture.ErrOf(s.Init(ctx, 3)), s.Resize(ctx, 2)); err != nil {
 		return err
 	}
 	hold, err := s.Acquire(ctx, primitives.WithPermits(2))
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(hold.Check(ctx), hold.Extend(ctx, time.Minute), ErrOf(s.Info(ctx))); err != nil {
+	if err := errors.Join(hold.Check(ctx), hold.Extend(ctx, time.Minute), fixture.ErrOf(s.Info(ctx))); err != nil {
 		return err
 	}
 	adopted, err := far.Adopt(ctx, hold.Detach())
 	if err != nil {
 		return err
 	}
-	return errors.Join(far.ReleaseID(ctx, adopted.Detach()), ErrOf(s.Delete(ctx)))
+	return errors.Join(far.ReleaseID(ctx, adopted.Detach()), fixture.ErrOf(s.Delete(ctx)))
 }
 
 func openingLatch(ctx context.Context, l *primitives.CountDownLatch, two farClient, name string) error {
-	if err := errors.Join(ErrOf(l.Init(ctx, 2)), l.CountDown(ctx), ErrOf(l.Count(ctx))); err != nil {
+	if err := errors.Join(fixture.ErrOf(l.Init(ctx, 2)), l.CountDown(ctx), fixture.ErrOf(l.Count(ctx))); err != nil {
 		return err
 	}
 	if err := whileWaiting(ctx, two, two.CountDownLatch(name).Wait, func() error { return l.CountDown(ctx) }); err != nil {
 		return err
 	}
-	return errors.Join(ErrOf(l.Init(ctx, 1)), ErrOf(l.Delete(ctx)))
+	return errors.Join(fixture.ErrOf(l.Init(ctx, 1)), fixture.ErrOf(l.Delete(ctx)))
 }
 
 // dispensable are the rules of an application that the library can do without, and what it then
@@ -315,10 +317,10 @@ func TestEachRuleIsNeeded(t *testing.T) {
 	try := func(t *testing.T, rules []string) error {
 		user := redistest.Name(t)
 		s.SetUser(t, user, rules...)
-		ctx, cancel := context.WithTimeout(t.Context(), Soon)
+		ctx, cancel := context.WithTimeout(t.Context(), fixture.Soon)
 		defer cancel()
-		one, two := NewClient(t, s.As(user).Client(t)), newFarClient(t, s.As(user).Client(t))
-		return methodsOf(ctx, one, two, Permitted+user)
+		one, two := fixture.NewClient(t, s.As(user).Client(t)), newFarClient(t, s.As(user).Client(t))
+		return methodsOf(ctx, one, two, fixture.Permitted+user)
 	}
 	t.Run("all rules", func(t *testing.T) {
 		t.Parallel()
@@ -348,17 +350,17 @@ func TestEachRuleIsNeeded(t *testing.T) {
 func TestDeniedAcquisitionLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	free := NewClient(t, s.Client(t))
+	free := fixture.NewClient(t, s.Client(t))
 	for _, command := range []string{"pexpire", "hset", "pttl", "set", "decrby", "zadd", "persist"} {
 		user := redistest.Name(t)
 		s.SetUser(t, user, "on", ">"+redistest.Password, "~*", "&*", "+@all", "-"+command)
 		denied := 0
 		for _, kind := range slices.Concat(kinds.Locks(), kinds.Pools()) {
 			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("me")}} {
-				c := NewClient(t, s.As(user).Client(t))
+				c := fixture.NewClient(t, s.As(user).Client(t))
 				name := redistest.Name(t)
 				if kind.Pool {
-					InitPool(t, kind.OpenPool(free, name), 1)
+					fixture.InitPool(t, kind.OpenPool(free, name), 1)
 				}
 				_, err := kind.Open(c, name).TryAcquire(t.Context(), opts...)
 				if err == nil {
@@ -370,7 +372,7 @@ func TestDeniedAcquisitionLeavesNothing(t *testing.T) {
 				require.NoError(t, err, "%s without %s", kind.Name, command)
 				_, err = kind.Rival(free, name).TryAcquire(t.Context())
 				require.ErrorIs(t, err, primitives.ErrNotAcquired, "%s without %s", kind.Name, command)
-				Release(t, hold)
+				fixture.Release(t, hold)
 			}
 		}
 		require.NotZero(t, denied, "without %s", command)
@@ -384,11 +386,11 @@ func TestDeniedReleaseLeavesTheLockToItsLease(t *testing.T) {
 	const ttl = 2 * time.Second
 	s := redistest.Fresh(t)
 	s.SetUser(t, "keeper", "on", ">"+redistest.Password, "~*", "&*", "+@all", "-hdel")
-	c, free := NewClient(t, s.As("keeper").Client(t)), NewClient(t, s.Client(t))
-	hold := Acquire(t, t.Context(), c.Lock("x"), primitives.WithWatchdog(ttl))
-	waiting := StartAcquire(t.Context(), free.Lock("x"))
+	c, free := fixture.NewClient(t, s.As("keeper").Client(t)), fixture.NewClient(t, s.Client(t))
+	hold := fixture.Acquire(t, t.Context(), c.Lock("x"), primitives.WithWatchdog(ttl))
+	waiting := fixture.StartAcquire(t.Context(), free.Lock("x"))
 	require.Regexp(t, deniedError, hold.Release(t.Context()))
-	Release(t, AwaitHold(t, waiting))
+	fixture.Release(t, fixture.AwaitHold(t, waiting))
 }
 
 // The other rules of doc/operations.md for a Go application: in a cluster, for lists of locks, for
@@ -407,10 +409,10 @@ func TestDocumentedRulesOfACluster(t *testing.T) {
 			o.Username, o.Password = "locks", redistest.Password
 		})
 	}
-	one, two := NewClient(t, open()), newFarClient(t, open())
-	name := Permitted + redistest.Name(t)
+	one, two := fixture.NewClient(t, open()), newFarClient(t, open())
+	name := fixture.Permitted + redistest.Name(t)
 	require.NoError(t, methodsOf(t.Context(), one, two, name))
-	hold := Acquire(t, t.Context(), one.Lock(name))
+	hold := fixture.Acquire(t, t.Context(), one.Lock(name))
 	listed := 0
 	for info, err := range two.Locks(t.Context(), name+"*") {
 		require.NoError(t, err)
@@ -418,5 +420,5 @@ func TestDocumentedRulesOfACluster(t *testing.T) {
 		listed++
 	}
 	require.Equal(t, 1, listed)
-	Release(t, hold)
+	fixture.Release(t, hold)
 }

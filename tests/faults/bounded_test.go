@@ -16,7 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -83,7 +83,7 @@ var silences = []silence{
 				_ = rdb.BLPop(context.Background(), time.Minute, key).Err()
 			}()
 			admin := s.Client(t)
-			redistest.WaitFor(t, Soon, func() bool {
+			redistest.WaitFor(t, fixture.Soon, func() bool {
 				info, _ := admin.ClientList(context.Background()).Result()
 				for line := range strings.Lines(info) {
 					if strings.HasPrefix(line, connection) {
@@ -102,7 +102,7 @@ var silences = []silence{
 
 // longReads makes go-redis wait for a reply, or a connection, for longer than any call may last.
 func longReads(o *redis.Options) {
-	o.ReadTimeout, o.WriteTimeout, o.DialTimeout = 2*Soon, 2*Soon, 2*Soon
+	o.ReadTimeout, o.WriteTimeout, o.DialTimeout = 2*fixture.Soon, 2*fixture.Soon, 2*fixture.Soon
 }
 
 // boundedCall is a call of a public method, on a lock or semaphore of its own.
@@ -136,22 +136,22 @@ func boundedCalls() (calls []boundedCall) {
 			if strings.HasPrefix(method, "Acquire") || method == "TryAcquire" {
 				return boundedLockCalls(l, nil)
 			}
-			return boundedLockCalls(l, Acquire(t, t.Context(), l))
+			return boundedLockCalls(l, fixture.Acquire(t, t.Context(), l))
 		})
 	}
 	add("Semaphore", boundedSemaphoreCalls(nil), func(t testing.TB, c *primitives.Client, name, _ string) methods {
 		s := c.Semaphore(name)
-		InitPool(t, s, 2)
+		fixture.InitPool(t, s, 2)
 		return boundedSemaphoreCalls(s)
 	})
 	add("Permits", boundedPermitCalls(nil, nil), func(t testing.TB, c *primitives.Client, name, _ string) methods {
 		s := c.PermitExpirableSemaphore(name)
-		InitPool(t, s, 2)
-		return boundedPermitCalls(s, Acquire(t, t.Context(), s))
+		fixture.InitPool(t, s, 2)
+		return boundedPermitCalls(s, fixture.Acquire(t, t.Context(), s))
 	})
 	add("Latch", boundedLatchCalls(nil), func(t testing.TB, c *primitives.Client, name, _ string) methods {
 		l := c.CountDownLatch(name)
-		require.NoError(t, ErrOf(l.Init(t.Context(), 2)))
+		require.NoError(t, fixture.ErrOf(l.Init(t.Context(), 2)))
 		return boundedLatchCalls(l)
 	})
 	add("Keyed", boundedKeyedCalls(nil, nil, ""), func(t testing.TB, c *primitives.Client, name, method string) methods {
@@ -176,46 +176,46 @@ func boundedCalls() (calls []boundedCall) {
 func boundedLockCalls(l *primitives.Lock, h *primitives.Hold) methods {
 	wait := primitives.WithWait(boundedWait)
 	return methods{
-		"Acquire":           func(ctx context.Context) error { return ErrOf(l.Acquire(ctx)) },
-		"Acquire(WithWait)": func(ctx context.Context) error { return ErrOf(l.Acquire(ctx, wait)) },
-		"TryAcquire":        func(ctx context.Context) error { return ErrOf(l.TryAcquire(ctx)) },
+		"Acquire":           func(ctx context.Context) error { return fixture.ErrOf(l.Acquire(ctx)) },
+		"Acquire(WithWait)": func(ctx context.Context) error { return fixture.ErrOf(l.Acquire(ctx, wait)) },
+		"TryAcquire":        func(ctx context.Context) error { return fixture.ErrOf(l.TryAcquire(ctx)) },
 		"nested Acquire": func(ctx context.Context) error {
 			nested, cancel := context.WithCancelCause(h.Context())
 			defer cancel(nil)
 			defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
-			return ErrOf(l.Acquire(nested))
+			return fixture.ErrOf(l.Acquire(nested))
 		},
 		"Check":        func(ctx context.Context) error { return h.Check(ctx) },
 		"Extend":       func(ctx context.Context) error { return h.Extend(ctx, time.Minute) },
 		"ReleaseID":    func(ctx context.Context) error { return l.ReleaseID(ctx, h.ID()) },
-		"Adopt":        func(ctx context.Context) error { return ErrOf(l.Adopt(ctx, h.ID())) },
-		"Info":         func(ctx context.Context) error { return ErrOf(l.Info(ctx)) },
-		"ForceRelease": func(ctx context.Context) error { return ErrOf(l.ForceRelease(ctx)) },
+		"Adopt":        func(ctx context.Context) error { return fixture.ErrOf(l.Adopt(ctx, h.ID())) },
+		"Info":         func(ctx context.Context) error { return fixture.ErrOf(l.Info(ctx)) },
+		"ForceRelease": func(ctx context.Context) error { return fixture.ErrOf(l.ForceRelease(ctx)) },
 	}
 }
 
 func boundedSemaphoreCalls(s *primitives.Semaphore) methods {
 	wait := primitives.WithWait(boundedWait)
 	return methods{
-		"Acquire":           func(ctx context.Context) error { return ErrOf(s.Acquire(ctx)) },
-		"Acquire(WithWait)": func(ctx context.Context) error { return ErrOf(s.Acquire(ctx, wait)) },
-		"Init":              func(ctx context.Context) error { return ErrOf(s.Init(ctx, 1)) },
+		"Acquire":           func(ctx context.Context) error { return fixture.ErrOf(s.Acquire(ctx)) },
+		"Acquire(WithWait)": func(ctx context.Context) error { return fixture.ErrOf(s.Acquire(ctx, wait)) },
+		"Init":              func(ctx context.Context) error { return fixture.ErrOf(s.Init(ctx, 1)) },
 		"Add":               func(ctx context.Context) error { return s.Add(ctx, 1) },
-		"Drain":             func(ctx context.Context) error { return ErrOf(s.Drain(ctx)) },
-		"Delete":            func(ctx context.Context) error { return ErrOf(s.Delete(ctx)) },
-		"Info":              func(ctx context.Context) error { return ErrOf(s.Info(ctx)) },
+		"Drain":             func(ctx context.Context) error { return fixture.ErrOf(s.Drain(ctx)) },
+		"Delete":            func(ctx context.Context) error { return fixture.ErrOf(s.Delete(ctx)) },
+		"Info":              func(ctx context.Context) error { return fixture.ErrOf(s.Info(ctx)) },
 	}
 }
 
 func boundedPermitCalls(s *primitives.PermitExpirableSemaphore, h *primitives.Hold) methods {
 	wait := primitives.WithWait(boundedWait)
 	return methods{
-		"Acquire":           func(ctx context.Context) error { return ErrOf(s.Acquire(ctx)) },
-		"Acquire(WithWait)": func(ctx context.Context) error { return ErrOf(s.Acquire(ctx, wait)) },
+		"Acquire":           func(ctx context.Context) error { return fixture.ErrOf(s.Acquire(ctx)) },
+		"Acquire(WithWait)": func(ctx context.Context) error { return fixture.ErrOf(s.Acquire(ctx, wait)) },
 		"Resize":            func(ctx context.Context) error { return s.Resize(ctx, 3) },
 		"ReleaseID":         func(ctx context.Context) error { return s.ReleaseID(ctx, h.ID()) },
-		"Adopt":             func(ctx context.Context) error { return ErrOf(s.Adopt(ctx, h.ID())) },
-		"Info":              func(ctx context.Context) error { return ErrOf(s.Info(ctx)) },
+		"Adopt":             func(ctx context.Context) error { return fixture.ErrOf(s.Adopt(ctx, h.ID())) },
+		"Info":              func(ctx context.Context) error { return fixture.ErrOf(s.Info(ctx)) },
 	}
 }
 
@@ -223,7 +223,7 @@ func boundedKeyedCalls(k, waiting *primitives.Keyed, name string) methods {
 	return methods{
 		"Lock":           func(ctx context.Context) error { return k.Lock(ctx, name) },
 		"Lock(WithWait)": func(ctx context.Context) error { return waiting.Lock(ctx, name) },
-		"TryLock":        func(ctx context.Context) error { return ErrOf(k.TryLock(ctx, name)) },
+		"TryLock":        func(ctx context.Context) error { return fixture.ErrOf(k.TryLock(ctx, name)) },
 		"Ensure":         func(ctx context.Context) error { return k.Ensure(ctx, name) },
 	}
 }
@@ -232,9 +232,9 @@ func boundedLatchCalls(l *primitives.CountDownLatch) methods {
 	return methods{
 		"Wait":      func(ctx context.Context) error { return l.Wait(ctx) },
 		"CountDown": func(ctx context.Context) error { return l.CountDown(ctx) },
-		"Count":     func(ctx context.Context) error { return ErrOf(l.Count(ctx)) },
-		"Init":      func(ctx context.Context) error { return ErrOf(l.Init(ctx, 1)) },
-		"Delete":    func(ctx context.Context) error { return ErrOf(l.Delete(ctx)) },
+		"Count":     func(ctx context.Context) error { return fixture.ErrOf(l.Count(ctx)) },
+		"Init":      func(ctx context.Context) error { return fixture.ErrOf(l.Init(ctx, 1)) },
+		"Delete":    func(ctx context.Context) error { return fixture.ErrOf(l.Delete(ctx)) },
 	}
 }
 
@@ -321,9 +321,9 @@ func (call boundedCall) measure(
 	rdb, begin := silence.client(t, s)
 	timeout := commandTimeout
 	if limited {
-		timeout = Soon // or it could hide that the limit is not kept
+		timeout = fixture.Soon // or it could hide that the limit is not kept
 	}
-	c := NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
+	c := fixture.NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
 	run := call.prepareAlone(t, c)
 	begin()
 	ctx, bound := t.Context(), commandTimeout

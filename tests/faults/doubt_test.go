@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -33,22 +33,23 @@ func TestLateCopyOfARefusedAttemptTakesNothing(t *testing.T) {
 			t.Run(fmt.Sprint(kind.Name, " shared: ", owner != nil), func(t *testing.T) {
 				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 					name, p := redistest.Name(t), s.Proxy(t)
-					direct, doubtful := NewClient(t, s.Client(t)), NewClient(t, p.Client(t, FastRetries))
+					direct, doubtful := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, p.Client(t, fixture.FastRetries))
 					mine, theirs := kind.One(t, direct, name), kind.One(t, doubtful, name)
-					hold := Acquire(t, t.Context(), mine)
+					hold := fixture.Acquire(t, t.Context(), mine)
 					_, err := theirs.TryAcquire(t.Context(), owner...) // loads the scripts
 					require.ErrorIs(t, err, primitives.ErrNotAcquired)
 					p.Record()
-					p.DropCommands(1, Script)
-					require.ErrorIs(t, ErrOf(theirs.TryAcquire(t.Context(), owner...)), primitives.ErrNotAcquired)
-					lost := ScriptsOf(p)[:1]
+					p.DropCommands(1, fixture.Script)
+					require.ErrorIs(t, fixture.ErrOf(theirs.TryAcquire(t.Context(), owner...)), primitives.ErrNotAcquired)
+					lost := fixture.ScriptsOf(p)[:1]
 					p.Heal()
-					redistest.WaitFor(t, Soon, func() bool { return len(ScriptsOf(p)) >= 3 }, "the attempts are rolled back")
-					Release(t, hold)
-					Replay(t, s.Client(t), lost)
+					redistest.WaitFor(t, fixture.Soon, func() bool { return len(fixture.ScriptsOf(p)) >= 3 },
+						"the attempts are rolled back")
+					fixture.Release(t, hold)
+					fixture.Replay(t, s.Client(t), lost)
 					hold, err = mine.TryAcquire(t.Context())
 					require.NoError(t, err, "the late copy took the lock")
-					Release(t, hold)
+					fixture.Release(t, hold)
 				})
 			})
 		}
@@ -61,8 +62,8 @@ func TestLateCopyAdmitsNoReaders(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
-		direct, doubtful := NewClient(t, s.Client(t)), NewClient(t, p.Client(t, FastRetries))
-		writer := Acquire(t, t.Context(), direct.RWLock(name).Writer())
+		direct, doubtful := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, p.Client(t, fixture.FastRetries))
+		writer := fixture.Acquire(t, t.Context(), direct.RWLock(name).Writer())
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		const readers = 3
@@ -75,31 +76,32 @@ func TestLateCopyAdmitsNoReaders(t *testing.T) {
 			}
 			return memories
 		}
-		isBatch := func(args []string) bool { return Script(args) && len(memoriesIn(args)) == readers }
-		var waiting []<-chan Result
+		isBatch := func(args []string) bool { return fixture.Script(args) && len(memoriesIn(args)) == readers }
+		var waiting []<-chan fixture.Result
 		reader := doubtful.RWLock(name).Reader()
 		for range readers {
-			waiting = append(waiting, StartAcquire(ctx, reader))
+			waiting = append(waiting, fixture.StartAcquire(ctx, reader))
 		}
-		AwaitWaiters(t, doubtful, readers)
+		fixture.AwaitWaiters(t, doubtful, readers)
 		p.Record()
 		p.DropCommands(1, isBatch) // that the next slow poll sends
-		redistest.WaitFor(t, Soon, func() bool { return len(Recorded(p, isBatch)) >= 2 }, "the batch is repeated")
-		lost := Recorded(p, isBatch)[:1]
+		redistest.WaitFor(t, fixture.Soon, func() bool { return len(fixture.Recorded(p, isBatch)) >= 2 },
+			"the batch is repeated")
+		lost := fixture.Recorded(p, isBatch)[:1]
 		p.Heal()
 		cancel()
 		for _, w := range waiting {
-			require.ErrorIs(t, Await(t, w).Err, primitives.ErrNotAcquired)
+			require.ErrorIs(t, fixture.Await(t, w).Err, primitives.ErrNotAcquired)
 		}
 		memories := memoriesIn(lost[0].Args)
-		redistest.WaitFor(t, Soon, func() bool {
+		redistest.WaitFor(t, fixture.Soon, func() bool {
 			values, err := s.Client(t).MGet(t.Context(), memories...).Result()
 			require.NoError(t, err)
 			return !slices.ContainsFunc(values, func(value any) bool { return value != "3" })
 		}, "the attempts are rolled back")
-		Release(t, writer)
-		Replay(t, s.Client(t), lost)
-		require.Empty(t, Fields(t, s, name), "the late copy acquired for readers")
+		fixture.Release(t, writer)
+		fixture.Replay(t, s.Client(t), lost)
+		require.Empty(t, fixture.Fields(t, s, name), "the late copy acquired for readers")
 	})
 }
 
@@ -109,23 +111,23 @@ func TestNestingUnderAReleaseOfUnknownOutcomeWaits(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
-		c := NewClient(t, p.Client(t, FastRetries))
+		c := fixture.NewClient(t, p.Client(t, fixture.FastRetries))
 		l := c.Lock(name)
-		outer := Acquire(t, t.Context(), l)
-		inner := Acquire(t, outer.Context(), l) // the next sibling waits for its release
-		nested := StartAcquire(context.WithoutCancel(outer.Context()), l, primitives.WithWait(10*time.Second))
-		Release(t, inner)
-		Release(t, AwaitHold(t, nested))
+		outer := fixture.Acquire(t, t.Context(), l)
+		inner := fixture.Acquire(t, outer.Context(), l) // the next sibling waits for its release
+		nested := fixture.StartAcquire(context.WithoutCancel(outer.Context()), l, primitives.WithWait(10*time.Second))
+		fixture.Release(t, inner)
+		fixture.Release(t, fixture.AwaitHold(t, nested))
 
-		p.DropCommands(1000, Script)
+		p.DropCommands(1000, fixture.Script)
 		require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrOutcomeUnknown)
-		late := StartAcquire(context.WithoutCancel(outer.Context()), l, primitives.WithWait(10*time.Second))
+		late := fixture.StartAcquire(context.WithoutCancel(outer.Context()), l, primitives.WithWait(10*time.Second))
 		p.Heal()
-		hold := AwaitHold(t, late)
+		hold := fixture.AwaitHold(t, late)
 		require.NotEqual(t, outer.ID(), hold.ID(), "an outermost acquisition has its own id")
-		require.Equal(t, map[string]string{hold.ID(): "1"}, Fields(t, s, name))
+		require.Equal(t, map[string]string{hold.ID(): "1"}, fixture.Fields(t, s, name))
 		require.NoError(t, hold.Check(t.Context()))
-		Release(t, hold)
+		fixture.Release(t, hold)
 	})
 }
 
@@ -137,24 +139,24 @@ func TestPrivateAndSharedReleasesGiveBackTheirOwn(t *testing.T) {
 			t.Run(kind.Name+", "+order, func(t *testing.T) {
 				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 					name := redistest.Name(t)
-					l := kind.Lock(NewClient(t, s.Client(t)), name)
-					other := kind.Lock(NewClient(t, s.Client(t)), name)
-					private := Acquire(t, t.Context(), l)
-					shared := Acquire(t, t.Context(), other, primitives.WithOwner(private.ID()))
-					nested := Acquire(t, private.Context(), l)
-					require.Equal(t, 3, InfoOf(t, l).Holders[0].Count)
-					Release(t, nested)
+					l := kind.Lock(fixture.NewClient(t, s.Client(t)), name)
+					other := kind.Lock(fixture.NewClient(t, s.Client(t)), name)
+					private := fixture.Acquire(t, t.Context(), l)
+					shared := fixture.Acquire(t, t.Context(), other, primitives.WithOwner(private.ID()))
+					nested := fixture.Acquire(t, private.Context(), l)
+					require.Equal(t, 3, fixture.InfoOf(t, l).Holders[0].Count)
+					fixture.Release(t, nested)
 					first, last := private, shared
 					if order == "shared first" {
 						first, last = shared, private
 					}
-					Release(t, first)
+					fixture.Release(t, first)
 					require.NoError(t, last.Check(t.Context()), "the first release took the other count too")
-					require.NotEmpty(t, Fields(t, s, name))
-					Release(t, last)
-					require.Empty(t, Fields(t, s, name))
-					require.Empty(t, SharedCounts(t, s, name))
-					RequireClean(t, s, name, "redisson_lock_token:{"+name+"}")
+					require.NotEmpty(t, fixture.Fields(t, s, name))
+					fixture.Release(t, last)
+					require.Empty(t, fixture.Fields(t, s, name))
+					require.Empty(t, fixture.SharedCounts(t, s, name))
+					fixture.RequireClean(t, s, name, "redisson_lock_token:{"+name+"}")
 				})
 			})
 		}
@@ -169,14 +171,14 @@ func TestReleaseOfALostHoldWhoseIDHoldsAgain(t *testing.T) {
 		t.Run(kind.Name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				name := redistest.Name(t)
-				l := kind.Lock(NewClient(t, s.Client(t)), name)
-				private := Acquire(t, t.Context(), l)
+				l := kind.Lock(fixture.NewClient(t, s.Client(t)), name)
+				private := fixture.Acquire(t, t.Context(), l)
 				require.NoError(t, s.Client(t).Del(t.Context(), name, "{"+name+"}:"+private.ID()+":rwlock_timeout:1").Err())
-				shared := Acquire(t, t.Context(), l, primitives.WithOwner(private.ID()))
+				shared := fixture.Acquire(t, t.Context(), l, primitives.WithOwner(private.ID()))
 				require.ErrorIs(t, private.Release(t.Context()), primitives.ErrLost)
 				require.NoError(t, shared.Check(t.Context()))
-				Release(t, shared)
-				RequireClean(t, s, name, "redisson_lock_token:{"+name+"}")
+				fixture.Release(t, shared)
+				fixture.RequireClean(t, s, name, "redisson_lock_token:{"+name+"}")
 			})
 		})
 	}
@@ -220,27 +222,27 @@ func TestNestingUnderALostHoldTakesNothing(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				name := redistest.Name(t)
-				var seen Recorder
-				c := NewClient(t, s.Client(t), seen.Option())
+				var seen fixture.Recorder
+				c := fixture.NewClient(t, s.Client(t), seen.Option())
 				l := tt.outer(c, name)
 				inner := l
 				if tt.inner != nil {
 					inner = tt.inner(c, name)
 				}
-				outer := Acquire(t, t.Context(), l, tt.options...)
+				outer := fixture.Acquire(t, t.Context(), l, tt.options...)
 				require.NoError(t, s.Client(t).Del(t.Context(), name).Err()) // as an operator might do
 				kept := context.WithoutCancel(outer.Context())
-				require.ErrorIs(t, ErrOf(inner.Acquire(kept)), primitives.ErrLost)
-				require.Empty(t, Fields(t, s, name), "the nested acquisition took the lock")
+				require.ErrorIs(t, fixture.ErrOf(inner.Acquire(kept)), primitives.ErrLost)
+				require.Empty(t, fixture.Fields(t, s, name), "the nested acquisition took the lock")
 				if tt.awaitsEvent {
 					seen.Await(t, primitives.EventLost)
 				}
 				require.Len(t, seen.All(primitives.EventLost), 1, "the loss is reported before Acquire returns")
-				RequireEnds(t, outer.Context(), primitives.ErrLost)
-				require.ErrorIs(t, ErrOf(inner.Acquire(kept)), primitives.ErrLost, "the hold is already known to be lost")
-				require.Empty(t, Fields(t, s, name))
+				fixture.RequireEnds(t, outer.Context(), primitives.ErrLost)
+				require.ErrorIs(t, fixture.ErrOf(inner.Acquire(kept)), primitives.ErrLost, "the hold is already known to be lost")
+				require.Empty(t, fixture.Fields(t, s, name))
 				require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
-				Release(t, Acquire(t, kept, inner)) // the outer hold is released, so this one is outermost
+				fixture.Release(t, fixture.Acquire(t, kept, inner)) // the outer hold is released, so this one is outermost
 			})
 		})
 	}
@@ -256,10 +258,10 @@ func TestLivesOfOneClientIDDoNotMeet(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		const uuid = "0f0e0d0c-0b0a-4908-8706-050403020100"
-		open := func() *primitives.Client { return NewClient(t, s.Client(t), primitives.WithClientID(uuid)) }
+		open := func() *primitives.Client { return fixture.NewClient(t, s.Client(t), primitives.WithClientID(uuid)) }
 		first := open()
 		latch := first.CountDownLatch(name + "-latch")
-		require.NoError(t, ErrOf(latch.Init(t.Context(), 2*lifeCalls)))
+		require.NoError(t, fixture.ErrOf(latch.Init(t.Context(), 2*lifeCalls)))
 		countDowns := func(c *primitives.Client) {
 			for range lifeCalls {
 				require.NoError(t, c.CountDownLatch(name+"-latch").CountDown(t.Context()))
@@ -267,9 +269,9 @@ func TestLivesOfOneClientIDDoNotMeet(t *testing.T) {
 		}
 		countDowns(first)
 		for range lifeCalls {
-			Release(t, Acquire(t, t.Context(), first.Lock(name+"-released")))
+			fixture.Release(t, fixture.Acquire(t, t.Context(), first.Lock(name+"-released")))
 		}
-		held := Acquire(t, t.Context(), first.Lock(name))
+		held := fixture.Acquire(t, t.Context(), first.Lock(name))
 		second := open()
 		require.NotEqual(t, first.Lock(name+"-x"), second.Lock(name+"-x"))
 		countDowns(second)
@@ -277,14 +279,14 @@ func TestLivesOfOneClientIDDoNotMeet(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, count, "Redis took a count-down of the second client for a copy")
 		for range lifeCalls {
-			Release(t, Acquire(t, t.Context(), second.Lock(name+"-released")))
+			fixture.Release(t, fixture.Acquire(t, t.Context(), second.Lock(name+"-released")))
 		}
 		for range 4 * lifeCalls { // more than the first client has made
 			_, err = second.Lock(name).TryAcquire(t.Context())
 			require.ErrorIs(t, err, primitives.ErrNotAcquired, "the first client still holds it")
 		}
-		Release(t, held)
-		one, two := Acquire(t, t.Context(), first.Lock(name)), Acquire(t, t.Context(), second.Lock(name+"-2"))
+		fixture.Release(t, held)
+		one, two := fixture.Acquire(t, t.Context(), first.Lock(name)), fixture.Acquire(t, t.Context(), second.Lock(name+"-2"))
 		require.NotEqual(t, one.ID(), two.ID())
 	})
 }
@@ -295,12 +297,12 @@ func TestSemaphorePermitDoesNotLeak(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
-		direct := NewClient(t, s.Client(t)).Semaphore(name)
-		require.NoError(t, ErrOf(direct.Init(t.Context(), 2)))
-		sem := NewClient(t, p.Client(t, FastRetries)).Semaphore(name)
-		hold := Acquire(t, t.Context(), sem)
-		Release(t, hold) // loads the scripts
-		hold = Acquire(t, t.Context(), sem)
+		direct := fixture.NewClient(t, s.Client(t)).Semaphore(name)
+		require.NoError(t, fixture.ErrOf(direct.Init(t.Context(), 2)))
+		sem := fixture.NewClient(t, p.Client(t, fixture.FastRetries)).Semaphore(name)
+		hold := fixture.Acquire(t, t.Context(), sem)
+		fixture.Release(t, hold) // loads the scripts
+		hold = fixture.Acquire(t, t.Context(), sem)
 		memories := redistest.Keys(t, s, "redisson_unlock_latch:{"+name+"}:*")
 		require.NotEmpty(t, memories)
 		longest := time.Duration(0)
@@ -308,7 +310,7 @@ func TestSemaphorePermitDoesNotLeak(t *testing.T) {
 			longest = max(longest, s.Client(t).PTTL(t.Context(), key).Val())
 		}
 		require.Greater(t, longest, 23*time.Hour, "Redis remembers the permit for as long as it may be released")
-		p.DropReplies(1000, Script)
+		p.DropReplies(1000, fixture.Script)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrOutcomeUnknown)
 		// Redis forgets the release before the next copy arrives.
 		for _, key := range redistest.Keys(t, s, "redisson_unlock_latch:{"+name+"}:*") {
@@ -316,8 +318,9 @@ func TestSemaphorePermitDoesNotLeak(t *testing.T) {
 		}
 		p.Heal()
 		p.Record()
-		redistest.WaitFor(t, Soon, func() bool { return len(ScriptsOf(p)) > 0 }, "it is repeated in the background")
-		require.Equal(t, 2, InfoOf(t, direct).Available, "the permit is released once")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return len(fixture.ScriptsOf(p)) > 0 },
+			"it is repeated in the background")
+		require.Equal(t, 2, fixture.InfoOf(t, direct).Available, "the permit is released once")
 	})
 }
 
@@ -327,11 +330,11 @@ func TestSiblingsReleaseWithinFiveSeconds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	name, p := redistest.Name(t), s.Proxy(t)
-	l := NewClient(t, p.Client(t)).RWLock(name).Reader()
-	outer := Acquire(t, t.Context(), l)
+	l := fixture.NewClient(t, p.Client(t)).RWLock(name).Reader()
+	outer := fixture.Acquire(t, t.Context(), l)
 	holds := []*primitives.Hold{outer}
 	for range 3 {
-		holds = append(holds, Acquire(t, outer.Context(), l))
+		holds = append(holds, fixture.Acquire(t, outer.Context(), l))
 	}
 	p.BlackHole(true)
 	began := time.Now()
@@ -348,7 +351,7 @@ func TestSiblingsReleaseWithinFiveSeconds(t *testing.T) {
 	t.Logf("four siblings returned from Release after %v", took)
 	require.Less(t, took, 9*time.Second, "two releases, one after the other, would take 10 s")
 	p.Recover() // or each repetition could wait for a reply on another silent connection
-	redistest.WaitFor(t, 2*Soon, func() bool { return len(Fields(t, s, name)) == 0 }, "the releases go on")
+	redistest.WaitFor(t, 2*fixture.Soon, func() bool { return len(fixture.Fields(t, s, name)) == 0 }, "the releases go on")
 }
 
 // A waiter acquires a free lock although the try of the waiter before it hangs in a stuck
@@ -357,31 +360,31 @@ func TestStuckConnectionHoldsUpNoOtherWaiter(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	name, p := redistest.Name(t), s.Proxy(t)
-	holder := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock(name))
-	c := NewClient(t, p.Client(t, func(o *redis.Options) { o.ReadTimeout = 2 * Soon }),
-		primitives.WithCommandTimeout(2*Soon))
+	holder := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).Lock(name))
+	c := fixture.NewClient(t, p.Client(t, func(o *redis.Options) { o.ReadTimeout = 2 * fixture.Soon }),
+		primitives.WithCommandTimeout(2*fixture.Soon))
 	l := c.Lock(name)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	acquireOne := func() (*primitives.Hold, error) { return l.Acquire(ctx) }
-	first := Start(acquireOne)
-	AwaitWaiters(t, c, 1)
-	second := Start(acquireOne)
-	AwaitWaiters(t, c, 2)
+	first := fixture.Start(acquireOne)
+	fixture.AwaitWaiters(t, c, 1)
+	second := fixture.Start(acquireOne)
+	fixture.AwaitWaiters(t, c, 2)
 	var tries atomic.Int32
-	free := p.HoldReplies(func(args []string) bool { return Script(args) && tries.Add(1) == 1 })
+	free := p.HoldReplies(func(args []string) bool { return fixture.Script(args) && tries.Add(1) == 1 })
 	defer free()
-	redistest.WaitFor(t, Soon, func() bool { return p.Held() > 0 }, "the first waiter's try is stuck")
+	redistest.WaitFor(t, fixture.Soon, func() bool { return p.Held() > 0 }, "the first waiter's try is stuck")
 	released := time.Now()
-	Release(t, holder)
-	r := AwaitAcquired(t, second)
+	fixture.Release(t, holder)
+	r := fixture.AwaitAcquired(t, second)
 	took := r.At.Sub(released)
 	t.Logf("the second waiter acquired after %v", took)
-	require.Less(t, took, SlowPoll, "the stuck command ends after 30 s")
-	Release(t, r.Hold)
+	require.Less(t, took, fixture.SlowPoll, "the stuck command ends after 30 s")
+	fixture.Release(t, r.Hold)
 	free()
-	r = AwaitAcquired(t, first)
-	Release(t, r.Hold)
+	r = fixture.AwaitAcquired(t, first)
+	fixture.Release(t, r.Hold)
 }
 
 // Locker.Lock ignores a default WithWait: it waits in the queue, and does not time out and start
@@ -390,21 +393,21 @@ func TestLockerIgnoresADefaultWait(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
-		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock(name))
-		seen := &Recorder{}
+		hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).Lock(name))
+		seen := &fixture.Recorder{}
 		defaults := primitives.WithDefaults(primitives.WithWait(5 * time.Millisecond))
-		c := NewClient(t, s.Client(t), defaults, seen.Option())
+		c := fixture.NewClient(t, s.Client(t), defaults, seen.Option())
 		locker := c.Lock(name).Locker(t.Context())
 		locked := make(chan time.Time, 1)
 		go func() {
 			locker.Lock()
 			locked <- time.Now()
 		}()
-		AwaitWaiter(t, s, name)
-		AwaitWaiters(t, c, 1) // it is in the queue, and not asleep between two attempts
+		fixture.AwaitWaiter(t, s, name)
+		fixture.AwaitWaiters(t, c, 1) // it is in the queue, and not asleep between two attempts
 		released := time.Now()
-		Release(t, hold)
-		require.Less(t, (<-locked).Sub(released), SlowPoll)
+		fixture.Release(t, hold)
+		require.Less(t, (<-locked).Sub(released), fixture.SlowPoll)
 		require.Empty(t, seen.All(primitives.EventNotAcquired), "one acquisition waits all the time")
 		locker.Unlock()
 	})
@@ -425,9 +428,9 @@ func TestLossIsReportedBeforeTheCallReturns(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-				var seen Recorder
+				var seen fixture.Recorder
 				name := redistest.Name(t)
-				hold := Acquire(t, t.Context(), NewClient(t, s.Client(t), seen.Option()).Lock(name))
+				hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t), seen.Option()).Lock(name))
 				section := hold.Context()
 				require.NoError(t, s.Client(t).Del(t.Context(), name).Err())
 				ctx := context.WithValue(t.Context(), key{}, "mine")
@@ -451,10 +454,10 @@ func TestEveryFailedAcquisitionIsReported(t *testing.T) {
 		for _, kind := range kinds.Mutexes() {
 			t.Run(kind.Name, func(t *testing.T) {
 				name := redistest.Name(t)
-				var seen Recorder
-				c := NewClient(t, s.Client(t), seen.Option())
+				var seen fixture.Recorder
+				c := fixture.NewClient(t, s.Client(t), seen.Option())
 				a := kind.One(t, c, name)
-				hold := Acquire(t, t.Context(), a)
+				hold := fixture.Acquire(t, t.Context(), a)
 				ctx := context.WithValue(t.Context(), key{}, "mine")
 				done, cancel := context.WithCancel(ctx)
 				cancel()
@@ -474,7 +477,7 @@ func TestEveryFailedAcquisitionIsReported(t *testing.T) {
 					require.Equal(t, name, e.Name)
 					require.Equal(t, i == 1, e.Waited > 0, "waited %v", e.Waited)
 				}
-				Release(t, hold)
+				fixture.Release(t, hold)
 				require.Len(t, seen.All(primitives.EventAcquired), 1)
 				require.Equal(t, t.Context(), seen.All(primitives.EventAcquired)[0].Ctx)
 			})
@@ -486,11 +489,11 @@ func TestEveryFailedAcquisitionIsReported(t *testing.T) {
 func TestExtendBeyondMaxHoldCountsAtOnce(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		l := NewClient(t, s.Client(t)).Lock(redistest.Name(t))
-		hold := Acquire(t, t.Context(), l, primitives.WithMaxHold(5*time.Second))
+		l := fixture.NewClient(t, s.Client(t)).Lock(redistest.Name(t))
+		hold := fixture.Acquire(t, t.Context(), l, primitives.WithMaxHold(5*time.Second))
 		require.NoError(t, hold.Extend(t.Context(), time.Hour))
 		require.Greater(t, time.Until(hold.ValidUntil()), 50*time.Minute)
-		Release(t, hold)
+		fixture.Release(t, hold)
 	})
 }
 
@@ -498,22 +501,22 @@ func TestExtendBeyondMaxHoldCountsAtOnce(t *testing.T) {
 // wake-up must not be dropped: it lets the second waiter try.
 func TestSemaphoreWakeUpDuringATryIsKept(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
-		direct := NewClient(t, b.S.Client(t)).Semaphore("n")
-		InitPool(t, direct, 2)
-		one := Acquire(t, t.Context(), direct)
-		two := Acquire(t, t.Context(), direct)
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+		direct := fixture.NewClient(t, b.S.Client(t)).Semaphore("n")
+		fixture.InitPool(t, direct, 2)
+		one := fixture.Acquire(t, t.Context(), direct)
+		two := fixture.Acquire(t, t.Context(), direct)
 		sem := b.C.Semaphore("n")
 		acquireOne := func() (*primitives.Hold, error) { return sem.Acquire(t.Context()) }
-		waiting := []<-chan Result{Start(acquireOne)}
-		AwaitWaiters(t, b.C, 1)
-		waiting = append(waiting, Start(acquireOne))
+		waiting := []<-chan fixture.Result{fixture.Start(acquireOne)}
+		fixture.AwaitWaiters(t, b.C, 1)
+		waiting = append(waiting, fixture.Start(acquireOne))
 		time.Sleep(2500 * time.Millisecond) // half way between two slow polls
-		answer := b.P.HoldReplies(Script)
-		Release(t, one) // the first waiter's try succeeds; the proxy holds its answer back
+		answer := b.P.HoldReplies(fixture.Script)
+		fixture.Release(t, one) // the first waiter's try succeeds; the proxy holds its answer back
 		synctest.Wait()
 		require.Equal(t, 1, b.P.Held())
-		Release(t, two) // the second waiter needs this wake-up
+		fixture.Release(t, two) // the second waiter needs this wake-up
 		synctest.Wait()
 		released := time.Now()
 		answer()
@@ -524,6 +527,6 @@ func TestSemaphoreWakeUpDuringATryIsKept(t *testing.T) {
 			require.Less(t, r.At.Sub(released), 10*time.Millisecond, "a permit was free, but the waiter slept")
 			holds = append(holds, r.Hold)
 		}
-		Release(t, holds...)
+		fixture.Release(t, holds...)
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -21,18 +21,18 @@ import (
 // the first execution. This holds for every method of a lock.
 func TestC16RepeatedCommandsActOnce(t *testing.T) {
 	t.Parallel()
-	EachLock(t, func(t *testing.T, x *LockTest) {
+	fixture.EachLock(t, func(t *testing.T, x *fixture.LockTest) {
 		p := x.S.Proxy(t)
-		l := NewClient(t, p.Client(t, FastRetries)).Lock(x.Name)
+		l := fixture.NewClient(t, p.Client(t, fixture.FastRetries)).Lock(x.Name)
 		for _, lost := range []int{1, 2} {
-			repeat := func() { p.Heal(); p.DropReplies(lost, Script) }
+			repeat := func() { p.Heal(); p.DropReplies(lost, fixture.Script) }
 			ctx, name := t.Context(), strconv.Itoa(lost)+" lost replies"
 			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
 				repeat()
-				hold := Acquire(t, ctx, l, opts...)
+				hold := fixture.Acquire(t, ctx, l, opts...)
 				require.Equal(t, "1", x.Count(t, hold.ID()), name)
 				repeat()
-				in := Acquire(t, hold.Context(), l)
+				in := fixture.Acquire(t, hold.Context(), l)
 				require.Equal(t, "2", x.Count(t, hold.ID()), name)
 				repeat()
 				require.NoError(t, in.Extend(ctx, time.Minute))
@@ -44,13 +44,13 @@ func TestC16RepeatedCommandsActOnce(t *testing.T) {
 				repeat()
 				adopted, err := l.Adopt(ctx, hold.ID())
 				require.NoError(t, err, name)
-				require.Equal(t, map[string]string{adopted.ID(): "1"}, Fields(t, x.S, x.Name))
+				require.Equal(t, map[string]string{adopted.ID(): "1"}, fixture.Fields(t, x.S, x.Name))
 				repeat()
-				Release(t, adopted)
-				require.Empty(t, Fields(t, x.S, x.Name))
-				Acquire(t, ctx, l, opts...)
+				fixture.Release(t, adopted)
+				require.Empty(t, fixture.Fields(t, x.S, x.Name))
+				fixture.Acquire(t, ctx, l, opts...)
 				repeat()
-				held := ForceRelease(t, l)
+				held := fixture.ForceRelease(t, l)
 				require.True(t, held, name)
 				repeat()
 				require.ErrorIs(t, l.ReleaseID(ctx, "nobody"), primitives.ErrNotHeld)
@@ -63,21 +63,21 @@ func TestC16RepeatedCommandsActOnce(t *testing.T) {
 // take it.
 func TestC16LateCopyOfAnAdoptionTakesNothing(t *testing.T) {
 	t.Parallel()
-	EachLock(t, func(t *testing.T, x *LockTest) {
+	fixture.EachLock(t, func(t *testing.T, x *fixture.LockTest) {
 		p := x.S.Proxy(t)
-		l := NewClient(t, p.Client(t)).Lock(x.Name)
-		hold := Acquire(t, t.Context(), l, primitives.WithOwner("o"))
-		p.DropReplies(1, Script)
+		l := fixture.NewClient(t, p.Client(t)).Lock(x.Name)
+		hold := fixture.Acquire(t, t.Context(), l, primitives.WithOwner("o"))
+		p.DropReplies(1, fixture.Script)
 		p.Record()
-		adopted := Adopt(t, l, hold.ID())
+		adopted := fixture.Adopt(t, l, hold.ID())
 		adoption := p.Commands()[0]
 		p.Heal()
-		Release(t, adopted)
+		fixture.Release(t, adopted)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		later := Acquire(t, t.Context(), l, primitives.WithOwner("o"))
-		require.Equal(t, int64(0), Resend(x.Rdb, adoption).Val())
-		require.Equal(t, map[string]string{"o": "1"}, Fields(t, x.S, x.Name))
-		Release(t, later)
+		later := fixture.Acquire(t, t.Context(), l, primitives.WithOwner("o"))
+		require.Equal(t, int64(0), fixture.Resend(x.Rdb, adoption).Val())
+		require.Equal(t, map[string]string{"o": "1"}, fixture.Fields(t, x.S, x.Name))
+		fixture.Release(t, later)
 	})
 }
 
@@ -85,41 +85,41 @@ func TestC16LateCopyOfAnAdoptionTakesNothing(t *testing.T) {
 // nothing. If Redis executes the first one when the id of WithOwner holds again, it takes nothing.
 func TestC16LateCopyOfARefusedAdoptionTakesNothing(t *testing.T) {
 	t.Parallel()
-	EachKind(t, kinds.Locks(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+	fixture.EachKind(t, kinds.Locks(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
 		p, name := s.Proxy(t), redistest.Name(t)
-		l := k.Lock(NewClient(t, p.Client(t, FastRetries)), name)
-		p.DropCommands(1, Script)
+		l := k.Lock(fixture.NewClient(t, p.Client(t, fixture.FastRetries)), name)
+		p.DropCommands(1, fixture.Script)
 		p.Record()
-		require.ErrorIs(t, ErrOf(l.Adopt(t.Context(), "o")), primitives.ErrNotHeld)
-		copies := ScriptsOf(p)
-		hold := Acquire(t, t.Context(), l, primitives.WithOwner("o"))
-		Replay(t, s.Client(t), copies)
+		require.ErrorIs(t, fixture.ErrOf(l.Adopt(t.Context(), "o")), primitives.ErrNotHeld)
+		copies := fixture.ScriptsOf(p)
+		hold := fixture.Acquire(t, t.Context(), l, primitives.WithOwner("o"))
+		fixture.Replay(t, s.Client(t), copies)
 		require.NoError(t, hold.Check(t.Context()))
-		Release(t, hold)
-		RequireClean(t, s, name, k.Stays(name)...)
+		fixture.Release(t, hold)
+		fixture.RequireClean(t, s, name, k.Stays(name)...)
 	})
 }
 
 // C16: a late copy of an acquisition does not shorten the TTL that Extend has set since.
 func TestC16LateCopyDoesNotShortenTheTTL(t *testing.T) {
 	t.Parallel()
-	EachLock(t, func(t *testing.T, x *LockTest) {
+	fixture.EachLock(t, func(t *testing.T, x *fixture.LockTest) {
 		p := x.S.Proxy(t)
-		l := NewClient(t, p.Client(t)).Lock(x.Name)
+		l := fixture.NewClient(t, p.Client(t)).Lock(x.Name)
 		againAll := func() {
-			for _, c := range ScriptsOf(p) {
-				_ = Resend(x.Rdb, c).Err()
+			for _, c := range fixture.ScriptsOf(p) {
+				_ = fixture.Resend(x.Rdb, c).Err()
 				require.Greater(t, x.Rdb.PTTL(t.Context(), x.Name).Val(), 50*time.Minute)
 			}
 		}
 		p.Record()
-		hold := Acquire(t, t.Context(), l)
+		hold := fixture.Acquire(t, t.Context(), l)
 		require.NoError(t, hold.Extend(t.Context(), time.Hour))
 		againAll()
-		adopted := Adopt(t, l, hold.ID())
+		adopted := fixture.Adopt(t, l, hold.ID())
 		require.NoError(t, adopted.Extend(t.Context(), time.Hour))
 		againAll()
-		Release(t, adopted)
+		fixture.Release(t, adopted)
 	})
 }
 
@@ -128,27 +128,27 @@ func TestC16LateCopyDoesNotShortenTheLeaseOfPermits(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		p := s.Proxy(t)
-		c := NewClient(t, p.Client(t))
+		c := fixture.NewClient(t, p.Client(t))
 		sem := c.PermitExpirableSemaphore(redistest.Name(t))
-		InitPool(t, sem, 1)
+		fixture.InitPool(t, sem, 1)
 		p.Record()
 		extendAndRepeatAll := func(hold *primitives.Hold) {
 			require.NoError(t, hold.Extend(t.Context(), time.Hour))
-			for _, command := range ScriptsOf(p) {
-				_ = Resend(s.Client(t), command).Err()
-				require.Greater(t, InfoOf(t, sem).TTL, 50*time.Minute, "%q", command.Args)
+			for _, command := range fixture.ScriptsOf(p) {
+				_ = fixture.Resend(s.Client(t), command).Err()
+				require.Greater(t, fixture.InfoOf(t, sem).TTL, 50*time.Minute, "%q", command.Args)
 			}
 		}
-		first := Acquire(t, t.Context(), sem)
+		first := fixture.Acquire(t, t.Context(), sem)
 		extendAndRepeatAll(first)
-		waiter := StartAcquire(t.Context(), sem)
-		AwaitWaiters(t, c, 1)
-		Release(t, first)
-		second := AwaitHold(t, waiter)
+		waiter := fixture.StartAcquire(t.Context(), sem)
+		fixture.AwaitWaiters(t, c, 1)
+		fixture.Release(t, first)
+		second := fixture.AwaitHold(t, waiter)
 		extendAndRepeatAll(second)
-		adopted := Adopt(t, sem, second.ID())
+		adopted := fixture.Adopt(t, sem, second.ID())
 		extendAndRepeatAll(adopted)
-		Release(t, adopted)
+		fixture.Release(t, adopted)
 	})
 }
 
@@ -157,30 +157,30 @@ func TestC16LateCopyDoesNotShortenTheLeaseOfPermits(t *testing.T) {
 func TestC16AcquisitionOfUnknownOutcomeIsRolledBack(t *testing.T) {
 	t.Parallel()
 	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
-		EachLock(t, func(t *testing.T, x *LockTest) {
+		fixture.EachLock(t, func(t *testing.T, x *fixture.LockTest) {
 			p := x.S.Proxy(t)
-			l := NewClient(t, p.Client(t, FastRetries, NoRetries)).Lock(x.Name)
-			Release(t, Acquire(t, t.Context(), l)) // loads the scripts
-			p.DropReplies(1, Script)
+			l := fixture.NewClient(t, p.Client(t, fixture.FastRetries, fixture.NoRetries)).Lock(x.Name)
+			fixture.Release(t, fixture.Acquire(t, t.Context(), l)) // loads the scripts
+			p.DropReplies(1, fixture.Script)
 			_, err := l.Acquire(t.Context(), opts...)
 			require.Error(t, err)
 			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-			require.Empty(t, Fields(t, x.S, x.Name))
-			p.DropReplies(2, Script) // of the acquisition and of the first rollback
-			require.Error(t, ErrOf(l.Acquire(t.Context(), opts...)))
-			redistest.WaitFor(t, Soon, func() bool {
-				return len(Fields(t, x.S, x.Name)) == 0
+			require.Empty(t, fixture.Fields(t, x.S, x.Name))
+			p.DropReplies(2, fixture.Script) // of the acquisition and of the first rollback
+			require.Error(t, fixture.ErrOf(l.Acquire(t.Context(), opts...)))
+			redistest.WaitFor(t, fixture.Soon, func() bool {
+				return len(fixture.Fields(t, x.S, x.Name)) == 0
 			}, "rolled back in the background")
 
 			// The rollback above may still be repeated, and would use up the dropped reply, so the
 			// nested acquisition needs a client and a proxy of its own.
 			p = x.S.Proxy(t)
-			l = NewClient(t, p.Client(t, FastRetries, NoRetries)).Lock(x.Name)
-			outer := Acquire(t, t.Context(), l, opts...)
-			p.DropReplies(1, Script)
-			require.Error(t, ErrOf(l.Acquire(outer.Context())))
+			l = fixture.NewClient(t, p.Client(t, fixture.FastRetries, fixture.NoRetries)).Lock(x.Name)
+			outer := fixture.Acquire(t, t.Context(), l, opts...)
+			p.DropReplies(1, fixture.Script)
+			require.Error(t, fixture.ErrOf(l.Acquire(outer.Context())))
 			require.Equal(t, "1", x.Count(t, outer.ID()), "the nested count is rolled back")
-			Release(t, outer)
+			fixture.Release(t, outer)
 		})
 	}
 }
@@ -191,13 +191,13 @@ func TestC16AcquisitionOfUnknownOutcomeIsRolledBack(t *testing.T) {
 func TestC16HungServerLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	c := NewClient(t, s.Client(t, ShortTimeouts))
+	c := fixture.NewClient(t, s.Client(t, fixture.ShortTimeouts))
 	name := redistest.Name(t)
 	lock := func(i int) *primitives.Lock { return c.Lock(name + strconv.Itoa(i)) }
 	const n = 30
 	holds := make([]*primitives.Hold, n)
 	for i := range holds {
-		holds[i] = Acquire(t, t.Context(), lock(i))
+		holds[i] = fixture.Acquire(t, t.Context(), lock(i))
 	}
 	require.NoError(t, s.Pause())
 	failed := make(chan error, 2*n)
@@ -213,9 +213,9 @@ func TestC16HungServerLeavesNothing(t *testing.T) {
 	for range 2 {
 		require.NoError(t, s.Client(t).Ping(t.Context()).Err())
 	}
-	RequireClean(t, s, name)
+	fixture.RequireClean(t, s, name)
 	for i := range 2 * n {
-		Release(t, TryAcquire(t, t.Context(), lock(i)))
+		fixture.Release(t, fixture.TryAcquire(t, t.Context(), lock(i)))
 	}
 }
 
@@ -223,30 +223,30 @@ func TestC16HungServerLeavesNothing(t *testing.T) {
 func TestC16PausedServerExecutesOnce(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	x := OnLock(t, s)
-	hold := Acquire(t, t.Context(), x.L)
-	other := NewClient(t, s.Client(t, ShortTimeouts)).Lock(x.Name)
-	waiting := StartAcquire(t.Context(), other)
-	AwaitWaiter(t, s, x.Name)
+	x := fixture.OnLock(t, s)
+	hold := fixture.Acquire(t, t.Context(), x.L)
+	other := fixture.NewClient(t, s.Client(t, fixture.ShortTimeouts)).Lock(x.Name)
+	waiting := fixture.StartAcquire(t.Context(), other)
+	fixture.AwaitWaiter(t, s, x.Name)
 	require.NoError(t, x.Rdb.Do(t.Context(), "client", "pause", "1000", "all").Err())
-	Release(t, hold)
-	acquired := AwaitHold(t, waiting)
-	require.Equal(t, map[string]string{acquired.ID(): "1"}, Fields(t, s, x.Name))
-	Release(t, acquired)
-	RequireClean(t, s, x.Name)
+	fixture.Release(t, hold)
+	acquired := fixture.AwaitHold(t, waiting)
+	require.Equal(t, map[string]string{acquired.ID(): "1"}, fixture.Fields(t, s, x.Name))
+	fixture.Release(t, acquired)
+	fixture.RequireClean(t, s, x.Name)
 }
 
 // C16: a client whose MaxRetries is off sends each command once.
 func TestC16NoRetries(t *testing.T) {
 	t.Parallel()
-	EachLock(t, func(t *testing.T, x *LockTest) {
+	fixture.EachLock(t, func(t *testing.T, x *fixture.LockTest) {
 		p := x.S.Proxy(t)
-		l := NewClient(t, p.Client(t, NoRetries)).Lock(x.Name)
+		l := fixture.NewClient(t, p.Client(t, fixture.NoRetries)).Lock(x.Name)
 		p.Record()
-		Release(t, Acquire(t, t.Context(), l))
-		p.DropReplies(1, Script)
-		require.Error(t, ErrOf(l.Acquire(t.Context())), "the library repeats no command that the client would not")
-		Release(t, Acquire(t, t.Context(), l))
+		fixture.Release(t, fixture.Acquire(t, t.Context(), l))
+		p.DropReplies(1, fixture.Script)
+		require.Error(t, fixture.ErrOf(l.Acquire(t.Context())), "the library repeats no command that the client would not")
+		fixture.Release(t, fixture.Acquire(t, t.Context(), l))
 	})
 }
 
@@ -255,21 +255,21 @@ func TestScriptFlushIsInvisible(t *testing.T) {
 	t.Parallel()
 	for _, s := range []*redistest.Server{redistest.Miniredis(t), redistest.Fresh(t)} {
 		t.Run(s.Name(), func(t *testing.T) {
-			x := OnLock(t, s)
+			x := fixture.OnLock(t, s)
 			flush := func() { require.NoError(t, x.Rdb.ScriptFlush(t.Context()).Err()) }
 			for range redistest.Scaled(s, 400) {
 				flush()
-				hold := Acquire(t, t.Context(), x.L)
+				hold := fixture.Acquire(t, t.Context(), x.L)
 				flush()
-				in := Acquire(t, hold.Context(), x.L)
+				in := fixture.Acquire(t, hold.Context(), x.L)
 				flush()
 				require.NoError(t, in.Check(t.Context()))
 				flush()
 				require.NoError(t, in.Extend(t.Context(), time.Minute))
 				flush()
-				Release(t, in)
+				fixture.Release(t, in)
 				flush()
-				Release(t, hold)
+				fixture.Release(t, hold)
 			}
 			// The same with concurrent flushes.
 			done := make(chan struct{})
@@ -282,11 +282,11 @@ func TestScriptFlushIsInvisible(t *testing.T) {
 				}
 			}()
 			for range redistest.Scaled(s, 200) {
-				Release(t, Acquire(t, t.Context(), x.L))
+				fixture.Release(t, fixture.Acquire(t, t.Context(), x.L))
 			}
 			cancel()
 			<-done
-			RequireClean(t, s, x.Name)
+			fixture.RequireClean(t, s, x.Name)
 		})
 	}
 }
@@ -308,7 +308,7 @@ func TestScriptFlushBeforeEachCommand(t *testing.T) {
 		return rdb
 	}
 	name := redistest.Name(t)
-	require.NoError(t, methodsOf(t.Context(), NewClient(t, open()), newFarClient(t, open()), name))
+	require.NoError(t, methodsOf(t.Context(), fixture.NewClient(t, open()), newFarClient(t, open()), name))
 	require.Greater(t, flushes.Load(), int64(100))
 }
 
@@ -341,7 +341,7 @@ func TestC11ReleaseFollowsALateCopyThatExtends(t *testing.T) {
 		"a nested acquisition": func(t *testing.T, l *primitives.Lock, h *primitives.Hold) {
 			ctx, cancel := context.WithTimeout(h.Context(), 200*time.Millisecond)
 			defer cancel()
-			require.ErrorIs(t, ErrOf(l.Acquire(ctx)), primitives.ErrOutcomeUnknown)
+			require.ErrorIs(t, fixture.ErrOf(l.Acquire(ctx)), primitives.ErrOutcomeUnknown)
 		},
 		"Extend": func(t *testing.T, _ *primitives.Lock, h *primitives.Hold) {
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -350,26 +350,26 @@ func TestC11ReleaseFollowsALateCopyThatExtends(t *testing.T) {
 		},
 		"a renewal": func(*testing.T, *primitives.Lock, *primitives.Hold) { time.Sleep(ttl/3 + time.Second) },
 	} {
-		RunEmbedded(t, name, func(t *testing.T, s *redistest.Server) {
+		fixture.RunEmbedded(t, name, func(t *testing.T, s *redistest.Server) {
 			p, rdb, key := s.Proxy(t), s.Client(t), redistest.Name(t)
-			c := NewClient(t, p.Client(t))
-			before := Acquire(t, t.Context(), c.Lock(key+"before")) // from now on Redis knows all scripts
-			Release(t, Acquire(t, before.Context(), c.Lock(key+"before")))
+			c := fixture.NewClient(t, p.Client(t))
+			before := fixture.Acquire(t, t.Context(), c.Lock(key+"before")) // from now on Redis knows all scripts
+			fixture.Release(t, fixture.Acquire(t, before.Context(), c.Lock(key+"before")))
 			require.NoError(t, before.Extend(t.Context(), ttl))
 			time.Sleep(ttl / 2)
-			Release(t, before)
+			fixture.Release(t, before)
 
 			l := c.Lock(key)
-			hold := Acquire(t, t.Context(), l)
+			hold := fixture.Acquire(t, t.Context(), l)
 			began := time.Now()
-			p.DropCommands(math.MaxInt, Script)
+			p.DropCommands(math.MaxInt, fixture.Script)
 			p.Record()
 			extend(t, l, hold)
-			copies := ScriptsOf(p)
+			copies := fixture.ScriptsOf(p)
 			require.NotEmpty(t, copies)
 			require.Error(t, hold.Release(t.Context()))
 			time.Sleep(time.Until(began.Add(ttl - 10*time.Millisecond)))
-			require.NoError(t, Resend(rdb, copies[0]).Err())
+			require.NoError(t, fixture.Resend(rdb, copies[0]).Err())
 			require.Greater(t, rdb.PTTL(t.Context(), key).Val(), ttl/2, "the copy extends the lease")
 			time.Sleep(time.Second)
 			p.Recover()

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -35,12 +35,12 @@ func TestFairLockSurvivesLostReplies(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		p, rdb := s.Proxy(t), s.Client(t)
-		l := NewClient(t, p.Client(t, ManyRetries)).FairLock(name)
+		l := fixture.NewClient(t, p.Client(t, fixture.ManyRetries)).FairLock(name)
 		measured := redistest.Bar(t, s, 1)
 		n, inside := 0, 0
 		each := redistest.Sized(s, redistest.Scaled(s, 40), 10_000)
-		p.DropRepliesRandomly(0.4, 7, Script)
-		Concurrently(6, func(int) {
+		p.DropRepliesRandomly(0.4, 7, fixture.Script)
+		fixture.Concurrently(6, func(int) {
 			for range each {
 				err := l.Do(context.Background(), func(ctx context.Context) error {
 					inside++
@@ -61,7 +61,7 @@ func TestFairLockSurvivesLostReplies(t *testing.T) {
 		require.Equal(t, 6*each, n)
 		requireSameMembers(t, rdb, name)
 		measured("%d acquisitions in turn and a quarter as many nested ones, with 0.67 lost replies for each command", n)
-		RequireClean(t, s, name)
+		fixture.RequireClean(t, s, name)
 	})
 }
 
@@ -72,19 +72,19 @@ func TestFairLockFindsTheGrantInALostReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)
-		l := NewClient(t, p.Client(t, ManyRetries)).FairLock("l")
-		Release(t, Acquire(t, t.Context(), l)) // Redis knows the scripts
-		hold := Acquire(t, t.Context(), l)
-		waiter := StartAcquire(t.Context(), l)
-		AwaitFair(t, l, 1)
+		l := fixture.NewClient(t, p.Client(t, fixture.ManyRetries)).FairLock("l")
+		fixture.Release(t, fixture.Acquire(t, t.Context(), l)) // Redis knows the scripts
+		hold := fixture.Acquire(t, t.Context(), l)
+		waiter := fixture.StartAcquire(t.Context(), l)
+		fixture.AwaitFair(t, l, 1)
 		synctest.Wait()
-		p.DropReplies(1, Script)
+		p.DropReplies(1, fixture.Script)
 		began := time.Now()
-		Release(t, hold)
-		got := AwaitHold(t, waiter)
+		fixture.Release(t, hold)
+		got := fixture.AwaitHold(t, waiter)
 		require.Less(t, time.Since(began), 100*time.Millisecond)
-		Release(t, got)
-		RequireClean(t, s, "l")
+		fixture.Release(t, got)
+		fixture.RequireClean(t, s, "l")
 	})
 }
 
@@ -95,8 +95,8 @@ func TestFairLockPollingCoversLostMessages(t *testing.T) {
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)
 		p.DropMessages(true)
-		l := NewClient(t, p.Client(t)).FairLock("l")
-		hold := Acquire(t, t.Context(), l)
+		l := fixture.NewClient(t, p.Client(t)).FairLock("l")
+		hold := fixture.Acquire(t, t.Context(), l)
 		var got []time.Time
 		var wg sync.WaitGroup
 		for i := range 5 {
@@ -104,16 +104,16 @@ func TestFairLockPollingCoversLostMessages(t *testing.T) {
 				err := l.Do(context.Background(), func(context.Context) error { got = append(got, time.Now()); return nil })
 				assert.NoError(t, err)
 			})
-			AwaitFair(t, l, i+1)
+			fixture.AwaitFair(t, l, i+1)
 		}
 		last := time.Now()
-		Release(t, hold)
+		fixture.Release(t, hold)
 		wg.Wait()
 		for _, at := range got {
 			require.LessOrEqual(t, at.Sub(last), time.Second+10*time.Millisecond)
 			last = at
 		}
-		RequireClean(t, s, "l")
+		fixture.RequireClean(t, s, "l")
 	})
 }
 
@@ -124,16 +124,16 @@ func TestFairLockWaitingIsCheap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)
-		c := NewClient(t, p.Client(t))
+		c := fixture.NewClient(t, p.Client(t))
 		l := c.FairLock("l")
-		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).FairLock("l"))
+		hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).FairLock("l"))
 		var wg sync.WaitGroup
 		var order []int
 		join := func(l *primitives.Lock, i int) {
 			wg.Go(func() {
 				assert.NoError(t, l.Do(context.Background(), func(context.Context) error { order = append(order, i); return nil }))
 			})
-			AwaitFair(t, l, i+1)
+			fixture.AwaitFair(t, l, i+1)
 		}
 		for i := range 20 {
 			join(l, i)
@@ -142,14 +142,14 @@ func TestFairLockWaitingIsCheap(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		scriptCommands := slices.DeleteFunc(p.Commands(), func(c redistest.Command) bool { return c.Args[0] != "evalsha" })
 		require.InDelta(t, 30, len(scriptCommands), 8)
-		join(NewClient(t, s.Client(t)).FairLock("l", primitives.WithWaiterTimeout(90*time.Millisecond)), 20)
+		join(fixture.NewClient(t, s.Client(t)).FairLock("l", primitives.WithWaiterTimeout(90*time.Millisecond)), 20)
 		join(l, 21)
 		time.Sleep(15500 * time.Millisecond) // half way between two heartbeats of the others
-		Release(t, hold)
+		fixture.Release(t, hold)
 		wg.Wait()
 		require.Len(t, order, 22)
 		require.IsIncreasing(t, order)
-		RequireClean(t, s, "l")
+		fixture.RequireClean(t, s, "l")
 	})
 }
 
@@ -160,27 +160,27 @@ func TestFairLockStaleQueueEntryTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)
-		other := NewClient(t, s.Client(t)).FairLock("l")
-		hold := Acquire(t, t.Context(), other)
-		l := NewClient(t, p.Client(t, ShortTimeouts, NoRetries)).FairLock("l")
+		other := fixture.NewClient(t, s.Client(t)).FairLock("l")
+		hold := fixture.Acquire(t, t.Context(), other)
+		l := fixture.NewClient(t, p.Client(t, fixture.ShortTimeouts, fixture.NoRetries)).FairLock("l")
 		ctx, cancel := context.WithCancel(t.Context())
-		old := StartAcquire(ctx, l, primitives.WithOwner("gone"), primitives.WithLease(time.Second))
-		AwaitFair(t, other, 1)
-		p.DropCommands(math.MaxInt, func(cmd []string) bool { return Script(cmd) && slices.Contains(cmd, "gone") })
+		old := fixture.StartAcquire(ctx, l, primitives.WithOwner("gone"), primitives.WithLease(time.Second))
+		fixture.AwaitFair(t, other, 1)
+		p.DropCommands(math.MaxInt, func(cmd []string) bool { return fixture.Script(cmd) && slices.Contains(cmd, "gone") })
 		cancel()
 		require.ErrorIs(t, (<-old).Err, context.Canceled)
-		next := StartAcquire(t.Context(), l)
-		AwaitFair(t, other, 2)
+		next := fixture.StartAcquire(t.Context(), l)
+		fixture.AwaitFair(t, other, 2)
 		time.Sleep(2 * time.Minute) // the client has stopped repeating the command
 		p.Heal()
-		require.Equal(t, "gone", FairWaiters(t, other)[0])
-		Release(t, hold)
+		require.Equal(t, "gone", fixture.FairWaiters(t, other)[0])
+		fixture.Release(t, hold)
 		began := time.Now()
 		r := <-next
 		require.NoError(t, r.Err)
 		require.Less(t, time.Since(began), 12*time.Second)
-		require.Empty(t, FairWaiters(t, other))
-		Release(t, r.Hold)
+		require.Empty(t, fixture.FairWaiters(t, other))
+		fixture.Release(t, r.Hold)
 	})
 }
 
@@ -194,9 +194,9 @@ func TestFairLockWaitersSurviveLostData(t *testing.T) {
 		"restart": s.Restart,
 	} {
 		t.Run(what, func(t *testing.T) {
-			c := NewClient(t, s.Client(t))
+			c := fixture.NewClient(t, s.Client(t))
 			l := c.FairLock(name)
-			Acquire(t, t.Context(), l)
+			fixture.Acquire(t, t.Context(), l)
 			served := 0
 			var wg sync.WaitGroup
 			for range 30 {
@@ -204,11 +204,11 @@ func TestFairLockWaitersSurviveLostData(t *testing.T) {
 					assert.NoError(t, l.Do(context.Background(), func(context.Context) error { served++; return nil }))
 				})
 			}
-			AwaitFair(t, l, 30)
+			fixture.AwaitFair(t, l, 30)
 			require.NoError(t, lose())
 			wg.Wait()
 			require.Equal(t, 30, served)
-			RequireClean(t, s, name)
+			fixture.RequireClean(t, s, name)
 		})
 	}
 }
@@ -221,24 +221,24 @@ func TestFairLockWaitersSurviveTheHashesOfTheQueue(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		const n = 10
 		rdb, name := s.Client(t), redistest.Name(t)
-		other := NewClient(t, s.Client(t)).FairLock(name)
-		hold := Acquire(t, t.Context(), other)
+		other := fixture.NewClient(t, s.Client(t)).FairLock(name)
+		hold := fixture.Acquire(t, t.Context(), other)
 		var all sync.WaitGroup
 		for range 2 {
-			l := NewClient(t, s.Client(t)).FairLock(name)
+			l := fixture.NewClient(t, s.Client(t)).FairLock(name)
 			for range n / 2 {
 				all.Go(func() { assert.NoError(t, l.Do(t.Context(), func(context.Context) error { return nil })) })
 			}
 		}
-		AwaitFair(t, other, n)
+		fixture.AwaitFair(t, other, n)
 		waiters, clients := "redlatch_lock_waiters:{"+name+"}", "redlatch_lock_clients:{"+name+"}"
 		require.EqualValues(t, 2, rdb.Del(t.Context(), waiters, clients).Val())
-		redistest.WaitFor(t, Soon, func() bool {
-			return rdb.HLen(t.Context(), waiters).Val() == n && len(FairWaiters(t, other)) == n
+		redistest.WaitFor(t, fixture.Soon, func() bool {
+			return rdb.HLen(t.Context(), waiters).Val() == n && len(fixture.FairWaiters(t, other)) == n
 		}, "all waiters are in both again")
-		Release(t, hold)
+		fixture.Release(t, hold)
 		all.Wait()
-		RequireClean(t, s, name)
+		fixture.RequireClean(t, s, name)
 	})
 }
 
@@ -258,23 +258,23 @@ func TestFairLockLeavesTheMiddleOfAMixedQueue(t *testing.T) {
 				require.NoError(t, rdb.RPush(t.Context(), queue, id).Err())
 				require.NoError(t, rdb.ZAdd(t.Context(), deadlines, redis.Z{Score: score, Member: id}).Err())
 			}
-			l := NewClient(t, rdb).FairLock(name)
-			hold := Acquire(t, t.Context(), l)
+			l := fixture.NewClient(t, rdb).FairLock(name)
+			hold := fixture.Acquire(t, t.Context(), l)
 			join("java:1", float64(time.Now().Add(time.Minute).UnixMilli()))
 			ctx, cancel := context.WithCancel(t.Context())
-			leaving := StartAcquire(ctx, l)
-			AwaitFair(t, l, 2)
+			leaving := fixture.StartAcquire(ctx, l)
+			fixture.AwaitFair(t, l, 2)
 			tail := rdb.ZRangeWithScores(t.Context(), deadlines, -1, -1).Val()[0]
 			join("java:2", tail.Score+timeout)
 			require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", full).Err())
 			cancel()
-			require.ErrorIs(t, Await(t, leaving).Err, context.Canceled)
-			AwaitFair(t, l, 2)
+			require.ErrorIs(t, fixture.Await(t, leaving).Err, context.Canceled)
+			fixture.AwaitFair(t, l, 2)
 			left := rdb.ZRangeWithScores(t.Context(), deadlines, 0, -1).Val()
 			require.Len(t, left, 2)
 			require.InDelta(t, timeout, left[1].Score-left[0].Score, 3000, "and not as much as the Go waiter had")
 			require.Equal(t, []string{"java:1", "java:2"}, rdb.LRange(t.Context(), queue, 0, -1).Val())
-			Release(t, hold)
+			fixture.Release(t, hold)
 		})
 	}
 }
@@ -285,26 +285,26 @@ func TestFairLockFullMemoryRefusesNewWaiters(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
 	name := redistest.Name(t)
-	l := NewClient(t, s.Client(t)).FairLock(name)
-	hold := Acquire(t, t.Context(), l)
+	l := fixture.NewClient(t, s.Client(t)).FairLock(name)
+	hold := fixture.Acquire(t, t.Context(), l)
 	ctx, cancel := context.WithCancel(t.Context())
-	leaving := StartAcquire(ctx, l)
-	AwaitFair(t, l, 1)
-	waiting := StartAcquire(t.Context(), l, primitives.WithWaiterTimeout(2*time.Second))
-	AwaitFair(t, l, 2)
+	leaving := fixture.StartAcquire(ctx, l)
+	fixture.AwaitFair(t, l, 1)
+	waiting := fixture.StartAcquire(t.Context(), l, primitives.WithWaiterTimeout(2*time.Second))
+	fixture.AwaitFair(t, l, 2)
 	rdb := s.Client(t)
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-	require.ErrorContains(t, ErrOf(l.Acquire(t.Context())), "OOM")
+	require.ErrorContains(t, fixture.ErrOf(l.Acquire(t.Context())), "OOM")
 	cancel()
-	require.ErrorIs(t, Await(t, leaving).Err, context.Canceled)
-	AwaitFair(t, l, 1)
+	require.ErrorIs(t, fixture.Await(t, leaving).Err, context.Canceled)
+	fixture.AwaitFair(t, l, 1)
 	time.Sleep(2500 * time.Millisecond) // longer than the waiter timeout, so it needs heartbeats
-	require.Len(t, FairWaiters(t, l), 1)
+	require.Len(t, fixture.FairWaiters(t, l), 1)
 	requireSameMembers(t, rdb, name)
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
-	Release(t, hold)
-	Release(t, Await(t, waiting).Hold)
-	RequireClean(t, s, name)
+	fixture.Release(t, hold)
+	fixture.Release(t, fixture.Await(t, waiting).Hold)
+	fixture.RequireClean(t, s, name)
 }
 
 // A client that may not publish gets the error before it queues.
@@ -316,20 +316,20 @@ func TestFairLockACLIsCheckedBeforeQueuing(t *testing.T) {
 	for user, channels := range map[string]string{"mute": "&none", "fine": "&redisson_lock__channel:{" + name + "}:*"} {
 		rules := []any{"acl", "setuser", user, "on", ">pw", "+@all", "resetchannels", "~*", channels}
 		require.NoError(t, admin.Do(t.Context(), rules...).Err())
-		l := NewClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = user, "pw" })).FairLock(name)
-		hold := Acquire(t, t.Context(), NewClient(t, admin).FairLock(name))
-		waiting := StartAcquire(t.Context(), l)
+		l := fixture.NewClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = user, "pw" })).FairLock(name)
+		hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, admin).FairLock(name))
+		waiting := fixture.StartAcquire(t.Context(), l)
 		if user == "mute" {
-			require.ErrorContains(t, Await(t, waiting).Err, "NOPERM")
-			require.Empty(t, FairWaiters(t, NewClient(t, admin).FairLock(name)))
-			Release(t, hold)
+			require.ErrorContains(t, fixture.Await(t, waiting).Err, "NOPERM")
+			require.Empty(t, fixture.FairWaiters(t, fixture.NewClient(t, admin).FairLock(name)))
+			fixture.Release(t, hold)
 			continue
 		}
-		AwaitFair(t, l, 1)
-		Release(t, hold)
-		Release(t, Await(t, waiting).Hold)
+		fixture.AwaitFair(t, l, 1)
+		fixture.Release(t, hold)
+		fixture.Release(t, fixture.Await(t, waiting).Hold)
 	}
-	RequireClean(t, s, name)
+	fixture.RequireClean(t, s, name)
 }
 
 // A client that may no longer publish cannot tell its waiter that the lock is free. The waiter
@@ -339,17 +339,17 @@ func TestFairWaiterThatMayNoLongerPublishDoesNotAcquire(t *testing.T) {
 	s := redistest.Fresh(t)
 	name := redistest.Name(t)
 	s.SetUser(t, "user", "on", ">"+redistest.Password, "+@all", "~*", "&*")
-	l := NewClient(t, s.As("user").Client(t)).FairLock(name)
-	hold := Acquire(t, t.Context(), l)
-	waiting := StartAcquire(t.Context(), l, primitives.WithOwner("o"))
-	AwaitFair(t, l, 1)
+	l := fixture.NewClient(t, s.As("user").Client(t)).FairLock(name)
+	hold := fixture.Acquire(t, t.Context(), l)
+	waiting := fixture.StartAcquire(t.Context(), l, primitives.WithOwner("o"))
+	fixture.AwaitFair(t, l, 1)
 	s.SetUser(t, "user", "resetchannels")
-	for _, err := range []error{hold.Release(t.Context()), Await(t, waiting).Err} {
+	for _, err := range []error{hold.Release(t.Context()), fixture.Await(t, waiting).Err} {
 		require.Error(t, err)
 		require.Regexp(t, deniedError, err.Error())
 	}
 	s.SetUser(t, "user", "allchannels")
-	RequireClean(t, s, name)
+	fixture.RequireClean(t, s, name)
 }
 
 // The lease of a holder ends in 292 years, the longest duration there is. Waiters look once a
@@ -357,17 +357,17 @@ func TestFairWaiterThatMayNoLongerPublishDoesNotAcquire(t *testing.T) {
 func TestEndlessLeaseOfAHolderCostsNoMoreLooks(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds.Locks() {
-		RunBubble(t, kind.Name, func(t *testing.T, b *BubbleTest) {
-			hold := Acquire(t, t.Context(), kind.Rival(NewClient(t, b.S.Client(t)), "l"))
+		fixture.RunBubble(t, kind.Name, func(t *testing.T, b *fixture.BubbleTest) {
+			hold := fixture.Acquire(t, t.Context(), kind.Rival(fixture.NewClient(t, b.S.Client(t)), "l"))
 			longest := int64(math.MaxInt64 / time.Millisecond)
 			require.NoError(t, b.S.Client(t).Do(t.Context(), "pexpire", "l", longest).Err())
 			b.P.Record()
-			waiting := StartAcquire(t.Context(), kind.Open(b.C, "l"))
+			waiting := fixture.StartAcquire(t.Context(), kind.Open(b.C, "l"))
 			time.Sleep(10 * time.Second)
 			require.Less(t, b.Tries(), 15)
 			require.Greater(t, b.Tries(), 5)
-			Release(t, hold)
-			Release(t, AwaitHold(t, waiting))
+			fixture.Release(t, hold)
+			fixture.Release(t, fixture.AwaitHold(t, waiting))
 		})
 	}
 }
@@ -378,50 +378,50 @@ func TestFairLockIDs(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
-		var seen Recorder
-		l := NewClient(t, s.Client(t), seen.Option()).FairLock(name)
-		startWaiter := func() <-chan Result {
-			w := StartAcquire(t.Context(), l)
-			AwaitFair(t, l, 1)
+		var seen fixture.Recorder
+		l := fixture.NewClient(t, s.Client(t), seen.Option()).FairLock(name)
+		startWaiter := func() <-chan fixture.Result {
+			w := fixture.StartAcquire(t.Context(), l)
+			fixture.AwaitFair(t, l, 1)
 			return w
 		}
-		hold := Acquire(t, t.Context(), l)
+		hold := fixture.Acquire(t, t.Context(), l)
 		w := startWaiter()
 		require.NoError(t, l.ReleaseID(t.Context(), hold.ID()))
-		hold = Await(t, w).Hold
+		hold = fixture.Await(t, w).Hold
 		w = startWaiter()
-		adopted := Adopt(t, l, hold.ID())
-		inner := Acquire(t, adopted.Context(), l)
+		adopted := fixture.Adopt(t, l, hold.ID())
+		inner := fixture.Acquire(t, adopted.Context(), l)
 		require.Equal(t, 2, inner.Depth())
-		Release(t, inner, adopted)
-		Await(t, w)
+		fixture.Release(t, inner, adopted)
+		fixture.Await(t, w)
 		w = startWaiter()
-		held := ForceRelease(t, l)
+		held := fixture.ForceRelease(t, l)
 		require.True(t, held)
-		hold = Await(t, w).Hold
-		require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
-		require.Empty(t, FairWaiters(t, l), "TryAcquire does not queue")
+		hold = fixture.Await(t, w).Hold
+		require.ErrorIs(t, fixture.ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+		require.Empty(t, fixture.FairWaiters(t, l), "TryAcquire does not queue")
 
 		own := func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithOwner("o")) }
 		before := len(seen.All(primitives.EventWait))
-		first := Start(own)
-		AwaitFair(t, l, 1)
+		first := fixture.Start(own)
+		fixture.AwaitFair(t, l, 1)
 		ctx, cancel := context.WithCancel(t.Context())
-		cancelled := StartAcquire(ctx, l, primitives.WithOwner("o"))
-		second := Start(own)
-		redistest.WaitFor(t, Soon, func() bool {
+		cancelled := fixture.StartAcquire(ctx, l, primitives.WithOwner("o"))
+		second := fixture.Start(own)
+		redistest.WaitFor(t, fixture.Soon, func() bool {
 			return len(seen.All(primitives.EventWait)) == before+3
 		}, "all three wait")
 		cancel()
-		require.Error(t, Await(t, cancelled).Err)
-		require.Equal(t, []string{"o"}, FairWaiters(t, l), "the others still share the queue entry")
+		require.Error(t, fixture.Await(t, cancelled).Err)
+		require.Equal(t, []string{"o"}, fixture.FairWaiters(t, l), "the others still share the queue entry")
 		began := time.Now()
-		Release(t, hold)
-		one, two := Await(t, first).Hold, Await(t, second).Hold
-		require.Less(t, time.Since(began), SlowPoll)
-		require.Equal(t, map[string]string{"o": "2"}, Fields(t, s, name))
-		Release(t, one, two)
-		RequireClean(t, s, name)
+		fixture.Release(t, hold)
+		one, two := fixture.Await(t, first).Hold, fixture.Await(t, second).Hold
+		require.Less(t, time.Since(began), fixture.SlowPoll)
+		require.Equal(t, map[string]string{"o": "2"}, fixture.Fields(t, s, name))
+		fixture.Release(t, one, two)
+		fixture.RequireClean(t, s, name)
 	})
 }
 
@@ -430,9 +430,9 @@ func TestFairLockOnACluster(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t)
 	name := redistest.Name(t)
-	one := NewClient(t, servers.ClusterClient(t), primitives.WithShardedPubSub(true)).FairLock(name)
-	two := NewClient(t, servers.ClusterClient(t), primitives.WithShardedPubSub(true)).FairLock(name)
-	hold := Acquire(t, t.Context(), one)
+	one := fixture.NewClient(t, servers.ClusterClient(t), primitives.WithShardedPubSub(true)).FairLock(name)
+	two := fixture.NewClient(t, servers.ClusterClient(t), primitives.WithShardedPubSub(true)).FairLock(name)
+	hold := fixture.Acquire(t, t.Context(), one)
 	var order []int
 	var wg sync.WaitGroup
 	for i := range 20 {
@@ -443,15 +443,15 @@ func TestFairLockOnACluster(t *testing.T) {
 		wg.Go(func() {
 			assert.NoError(t, l.Do(context.Background(), func(context.Context) error { order = append(order, i); return nil }))
 		})
-		AwaitFair(t, one, i+1)
+		fixture.AwaitFair(t, one, i+1)
 	}
 	began := time.Now()
-	Release(t, hold)
+	fixture.Release(t, hold)
 	wg.Wait()
 	require.IsIncreasing(t, order)
 	require.Less(t, time.Since(began), 10*time.Second, "without messages, twenty slow polls take 20 s")
 	for _, s := range servers.Nodes() {
-		RequireClean(t, s, name)
+		fixture.RequireClean(t, s, name)
 	}
 }
 
@@ -487,39 +487,40 @@ func TestFairLockLateAttemptTakesNothing(t *testing.T) {
 				name := redistest.Name(t)
 				p, rdb := s.Proxy(t), s.Client(t)
 				require.NoError(t, rdb.ScriptLoad(t.Context(), acquireScript.Text()).Err())
-				retries := NoRetries
+				retries := fixture.NoRetries
 				if tt.waits {
-					retries = FastRetries
+					retries = fixture.FastRetries
 				}
-				l := NewClient(t, p.Client(t, retries)).FairLock(name)
-				other := NewClient(t, s.Client(t)).FairLock(name)
+				l := fixture.NewClient(t, p.Client(t, retries)).FairLock(name)
+				other := fixture.NewClient(t, s.Client(t)).FairLock(name)
 				var hold *primitives.Hold
 				if tt.held {
-					hold = Acquire(t, t.Context(), other)
+					hold = fixture.Acquire(t, t.Context(), other)
 				}
 				p.Record()
-				p.DropCommands(1, Script)
+				p.DropCommands(1, fixture.Script)
 				ctx, cancel := context.WithCancel(t.Context())
-				ended := StartAcquire(ctx, l, tt.opts...)
+				ended := fixture.StartAcquire(ctx, l, tt.opts...)
 				if tt.waits {
-					AwaitFair(t, other, 1)
+					fixture.AwaitFair(t, other, 1)
 					cancel()
 				}
-				require.Error(t, Await(t, ended).Err)
+				require.Error(t, fixture.Await(t, ended).Err)
 				cancel()
-				late := ScriptsOf(p)[0]
+				late := fixture.ScriptsOf(p)[0]
 				require.True(t, slices.Contains(late.Args, acquireScript.SHA()), "%v", late.Args)
 				if tt.held {
-					redistest.WaitFor(t, Soon, func() bool {
-						return rolledBack(t, rdb, late) && len(FairWaiters(t, other)) == 0
+					redistest.WaitFor(t, fixture.Soon, func() bool {
+						return rolledBack(t, rdb, late) && len(fixture.FairWaiters(t, other)) == 0
 					}, "the acquisition is rolled back")
-					_ = Resend(rdb, late).Err()
-					require.Empty(t, FairWaiters(t, other), "the late attempt does not queue")
-					Release(t, hold)
+					_ = fixture.Resend(rdb, late).Err()
+					require.Empty(t, fixture.FairWaiters(t, other), "the late attempt does not queue")
+					fixture.Release(t, hold)
 				}
-				redistest.WaitFor(t, Soon, func() bool { return rolledBack(t, rdb, late) }, "the acquisition is rolled back")
-				_ = Resend(rdb, late).Err()
-				require.Empty(t, Leftovers(t, s, name), "the late attempt does not take the lock")
+				redistest.WaitFor(t, fixture.Soon, func() bool { return rolledBack(t, rdb, late) },
+					"the acquisition is rolled back")
+				_ = fixture.Resend(rdb, late).Err()
+				require.Empty(t, fixture.Leftovers(t, s, name), "the late attempt does not take the lock")
 			})
 		})
 	}

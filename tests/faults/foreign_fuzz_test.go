@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -115,14 +115,14 @@ func FuzzForeignKeys(f *testing.F) {
 		if err := admin.FlushAll(ctx).Err(); err != nil {
 			t.Fatal(err)
 		}
-		rdb := s.Client(t, NoRetries)
-		var sent CountingHook
+		rdb := s.Client(t, fixture.NoRetries)
+		var sent fixture.CountingHook
 		rdb.AddHook(&sent)
 		c, err := primitives.New(rdb, primitives.WithDefaults(primitives.WithWait(50*time.Millisecond)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer CloseNow(c)
+		defer fixture.CloseNow(c)
 		n := int(kind) % ofOneName()
 		session := &session{c: c, p: strangeKinds()[n](c, "x"), name: "x", ctx: ctx}
 		keys := keysOfKind(session.p, byte(n) == strangeKind("fenced"), byte(n) == strangeKind("fair"), "x")
@@ -157,7 +157,7 @@ func FuzzForeignKeys(f *testing.F) {
 			acquires := !errors.Is(err, errNoSuchCall) && (call.name == "try" || call.name == "acquire")
 			if foreignLock && acquires {
 				if !isWrongType(err) { // the wait may have ended before the first answer
-					err = session.acquired(session.p.(Handle).Acquire(ctx, primitives.WithWait(Soon)))
+					err = session.acquired(session.p.(fixture.Handle).Acquire(ctx, primitives.WithWait(fixture.Soon)))
 				}
 				if !isWrongType(err) {
 					t.Fatalf("%v: the key has type %s: %v", path, stored, err)
@@ -167,7 +167,7 @@ func FuzzForeignKeys(f *testing.F) {
 		for _, hold := range session.held {
 			_ = hold.Release(ctx)
 		}
-		CloseNow(c)
+		fixture.CloseNow(c)
 		if n := sent.N.Load(); n > 200 {
 			t.Fatalf("%v: %d commands", path, n)
 		}

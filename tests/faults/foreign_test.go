@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -42,13 +42,13 @@ var foreignData = []struct {
 func lockCalls(l *primitives.Lock) map[string]func(ctx context.Context) error {
 	owner := primitives.WithOwner("me")
 	return map[string]func(ctx context.Context) error{
-		"acquire":            func(ctx context.Context) error { return ErrOf(l.Acquire(ctx)) },
-		"try":                func(ctx context.Context) error { return ErrOf(l.TryAcquire(ctx)) },
-		"acquire with owner": func(ctx context.Context) error { return ErrOf(l.Acquire(ctx, owner)) },
-		"adopt":              func(ctx context.Context) error { return ErrOf(l.Adopt(ctx, "me")) },
+		"acquire":            func(ctx context.Context) error { return fixture.ErrOf(l.Acquire(ctx)) },
+		"try":                func(ctx context.Context) error { return fixture.ErrOf(l.TryAcquire(ctx)) },
+		"acquire with owner": func(ctx context.Context) error { return fixture.ErrOf(l.Acquire(ctx, owner)) },
+		"adopt":              func(ctx context.Context) error { return fixture.ErrOf(l.Adopt(ctx, "me")) },
 		"release id":         func(ctx context.Context) error { return l.ReleaseID(ctx, "me") },
-		"force":              func(ctx context.Context) error { return ErrOf(l.ForceRelease(ctx)) },
-		"info":               func(ctx context.Context) error { return ErrOf(l.Info(ctx)) },
+		"force":              func(ctx context.Context) error { return fixture.ErrOf(l.ForceRelease(ctx)) },
+		"info":               func(ctx context.Context) error { return fixture.ErrOf(l.Info(ctx)) },
 		"locker": func(ctx context.Context) (err error) {
 			defer func() { err = recover().(error) }()
 			l.Locker(ctx).Lock()
@@ -86,7 +86,7 @@ func TestC15ForeignData(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client(t)
-		c := NewClient(t, s.Client(t))
+		c := fixture.NewClient(t, s.Client(t))
 		for _, data := range foreignData {
 			t.Run(data.name, func(t *testing.T) {
 				name := redistest.Name(t)
@@ -100,13 +100,13 @@ func TestC15ForeignData(t *testing.T) {
 						}
 						err := do(t.Context())
 						require.ErrorIs(t, err, primitives.ErrForeign, "%s: %s", kind, call)
-						RequireForeign(t, err, data.what)
+						fixture.RequireForeign(t, err, data.what)
 						require.Equal(t, before, content(t, s, rdb, name), "%s: %s", kind, call)
 					}
 				}
-				RequireForeign(t, ErrOf(c.Inspect(t.Context(), name)), data.what)
+				fixture.RequireForeign(t, fixture.ErrOf(c.Inspect(t.Context(), name)), data.what)
 				require.NoError(t, rdb.Del(t.Context(), name).Err())
-				RequireClean(t, s, name)
+				fixture.RequireClean(t, s, name)
 			})
 		}
 	})
@@ -118,13 +118,13 @@ func TestForeignDataAfterALostReply(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
-		c := NewClient(t, p.Client(t, FastRetries))
+		c := fixture.NewClient(t, p.Client(t, fixture.FastRetries))
 		require.NoError(t, s.Client(t).HSet(t.Context(), name, "name", "Ann", "age", 7).Err())
 		for kind, l := range locksOf(c, name) {
-			p.DropReplies(1, Script)
-			err := ErrOf(l.TryAcquire(t.Context()))
+			p.DropReplies(1, fixture.Script)
+			err := fixture.ErrOf(l.TryAcquire(t.Context()))
 			p.Heal()
-			RequireForeign(t, err, "a hash with 2 fields")
+			fixture.RequireForeign(t, err, "a hash with 2 fields")
 			require.ErrorContains(t, err, "the key holds a hash", kind)
 			require.NotContains(t, err.Error(), "unavailable", kind)
 		}
@@ -137,7 +137,7 @@ func TestForeignDataText(t *testing.T) {
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
 	require.NoError(t, s.Client(t).HSet(t.Context(), name, "name", "Ann", "age", 7).Err())
-	err := ErrOf(NewClient(t, s.Client(t)).Lock(name).Acquire(t.Context()))
+	err := fixture.ErrOf(fixture.NewClient(t, s.Client(t)).Lock(name).Acquire(t.Context()))
 	require.EqualError(t, err, fmt.Sprintf(
 		"redlatch: acquire lock %q: the key holds a hash with 2 fields that is no lock; use another name", name))
 }
@@ -147,29 +147,29 @@ func TestForeignDataText(t *testing.T) {
 func TestForceReleaseAndInfoOfAnotherKind(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		c, name := NewClient(t, s.Client(t)), redistest.Name(t)
+		c, name := fixture.NewClient(t, s.Client(t)), redistest.Name(t)
 		rw, ctx := c.RWLock(name), t.Context()
 		for _, l := range []*primitives.Lock{rw.Reader(), rw.Writer()} {
-			hold := Acquire(t, ctx, l)
+			hold := fixture.Acquire(t, ctx, l)
 			for _, other := range []*primitives.Lock{c.Lock(name), c.FencedLock(name), c.FairLock(name)} {
-				require.ErrorIs(t, ErrOf(other.TryAcquire(ctx)), primitives.ErrNotAcquired)
+				require.ErrorIs(t, fixture.ErrOf(other.TryAcquire(ctx)), primitives.ErrNotAcquired)
 				require.ErrorIs(t, other.ReleaseID(ctx, hold.ID()), primitives.ErrNotHeld)
-				RequireForeign(t, ErrOf(other.ForceRelease(ctx)), "a read-write lock")
-				RequireForeign(t, ErrOf(other.Info(ctx)), "a read-write lock")
+				fixture.RequireForeign(t, fixture.ErrOf(other.ForceRelease(ctx)), "a read-write lock")
+				fixture.RequireForeign(t, fixture.ErrOf(other.Info(ctx)), "a read-write lock")
 			}
 			require.NoError(t, hold.Check(ctx))
-			Release(t, hold)
+			fixture.Release(t, hold)
 		}
-		hold := Acquire(t, ctx, c.Lock(name))
+		hold := fixture.Acquire(t, ctx, c.Lock(name))
 		for _, l := range []*primitives.Lock{rw.Reader(), rw.Writer()} {
-			require.ErrorIs(t, ErrOf(l.TryAcquire(ctx)), primitives.ErrNotAcquired)
-			RequireForeign(t, l.ReleaseID(ctx, hold.ID()), "no read-write lock")
-			RequireForeign(t, ErrOf(l.ForceRelease(ctx)), "no read-write lock")
-			RequireForeign(t, ErrOf(l.Info(ctx)), "no read-write lock")
+			require.ErrorIs(t, fixture.ErrOf(l.TryAcquire(ctx)), primitives.ErrNotAcquired)
+			fixture.RequireForeign(t, l.ReleaseID(ctx, hold.ID()), "no read-write lock")
+			fixture.RequireForeign(t, fixture.ErrOf(l.ForceRelease(ctx)), "no read-write lock")
+			fixture.RequireForeign(t, fixture.ErrOf(l.Info(ctx)), "no read-write lock")
 		}
 		require.NoError(t, hold.Check(ctx))
-		Release(t, hold)
-		RequireClean(t, s, name)
+		fixture.Release(t, hold)
+		fixture.RequireClean(t, s, name)
 	})
 }
 
@@ -177,7 +177,7 @@ func TestForceReleaseAndInfoOfAnotherKind(t *testing.T) {
 func TestForeignDataInThePlaceOfAHold(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		rdb, c := s.Client(t), NewClient(t, s.Client(t))
+		rdb, c := s.Client(t), fixture.NewClient(t, s.Client(t))
 		for _, owner := range []string{"", "me"} {
 			for kind, l := range locksOf(c, redistest.Name(t)) {
 				if kind == "multi" {
@@ -187,12 +187,12 @@ func TestForeignDataInThePlaceOfAHold(t *testing.T) {
 				if owner != "" {
 					opts = append(opts, primitives.WithOwner(owner))
 				}
-				hold := Acquire(t, t.Context(), l, opts...)
+				hold := fixture.Acquire(t, t.Context(), l, opts...)
 				name := l.Name()
 				require.NoError(t, rdb.Del(t.Context(), name).Err())
 				require.NoError(t, rdb.HSet(t.Context(), name, "me", "x", "me:write", "y", "mode", "read").Err())
 				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost, "%s %s", kind, owner)
-				require.Equal(t, map[string]string{"me": "x", "me:write": "y", "mode": "read"}, Fields(t, s, name))
+				require.Equal(t, map[string]string{"me": "x", "me:write": "y", "mode": "read"}, fixture.Fields(t, s, name))
 				require.EqualValues(t, -1, rdb.PTTL(t.Context(), name).Val())
 				require.NoError(t, rdb.Del(t.Context(), name).Err())
 			}
@@ -203,25 +203,28 @@ func TestForeignDataInThePlaceOfAHold(t *testing.T) {
 // A hold whose key was overwritten by another type is lost, whichever call finds that.
 func TestAnotherTypeInThePlaceOfAHold(t *testing.T) {
 	t.Parallel()
-	release := func(_ Handle, hold *primitives.Hold) error { return hold.Release(context.Background()) }
-	for call, f := range map[string]func(h Handle, hold *primitives.Hold) error{
-		"check":                    func(_ Handle, hold *primitives.Hold) error { return hold.Check(t.Context()) },
-		"release":                  release,
-		"nest":                     func(h Handle, hold *primitives.Hold) error { return ErrOf(h.Acquire(hold.Context())) },
+	release := func(_ fixture.Handle, hold *primitives.Hold) error { return hold.Release(context.Background()) }
+	for call, f := range map[string]func(h fixture.Handle, hold *primitives.Hold) error{
+		"check":   func(_ fixture.Handle, hold *primitives.Hold) error { return hold.Check(t.Context()) },
+		"release": release,
+		"nest": func(h fixture.Handle,
+			hold *primitives.Hold) error {
+			return fixture.ErrOf(h.Acquire(hold.Context()))
+		},
 		"release of a nested hold": release,
 	} {
 		for _, k := range kinds.All() {
 			for _, owner := range []primitives.Option{{}, primitives.WithOwner("o")} {
 				s := redistest.Redis(t)
 				rdb, name := s.Client(t), redistest.Name(t)
-				h := k.One(t, NewClient(t, rdb), name)
+				h := k.One(t, fixture.NewClient(t, rdb), name)
 				if k.Pool && strings.Contains(call, "nest") || k.Name == "semaphore" && call == "check" {
 					continue
 				}
-				outer := Acquire(t, t.Context(), h, owner)
+				outer := fixture.Acquire(t, t.Context(), h, owner)
 				hold := outer
 				if strings.Contains(call, "nested") {
-					hold = Acquire(t, outer.Context(), h)
+					hold = fixture.Acquire(t, outer.Context(), h)
 				}
 				names := []string{name}
 				if k.Joint() {
@@ -233,7 +236,7 @@ func TestAnotherTypeInThePlaceOfAHold(t *testing.T) {
 				}
 				require.ErrorIs(t, f(h, hold), primitives.ErrLost, "%s %s", k.Name, call)
 				if k.Leased {
-					RequireEnds(t, outer.Context(), primitives.ErrLost)
+					fixture.RequireEnds(t, outer.Context(), primitives.ErrLost)
 				}
 				require.NoError(t, rdb.Del(t.Context(), names...).Err())
 			}
@@ -245,17 +248,17 @@ func TestAnotherTypeInThePlaceOfAHold(t *testing.T) {
 func TestForeignDataEndsTheWaiting(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	rdb, c := s.Client(t), NewClient(t, s.Client(t))
+	rdb, c := s.Client(t), fixture.NewClient(t, s.Client(t))
 	for _, kind := range kinds.Locks() {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
 			name := redistest.Name(t)
 			l := kind.Lock(c, name)
-			hold := Acquire(t, t.Context(), kind.Rival(c, name))
-			waiting := StartAcquire(t.Context(), l)
+			hold := fixture.Acquire(t, t.Context(), kind.Rival(c, name))
+			waiting := fixture.StartAcquire(t.Context(), l)
 			time.Sleep(20 * time.Millisecond)
 			require.NoError(t, rdb.HSet(t.Context(), name, "name", "Ann").Err())
-			RequireForeign(t, Await(t, waiting).Err, "that is no lock")
+			fixture.RequireForeign(t, fixture.Await(t, waiting).Err, "that is no lock")
 			_ = hold.Release(t.Context())
 			require.NoError(t, rdb.Del(t.Context(), name).Err())
 		})
@@ -265,7 +268,7 @@ func TestForeignDataEndsTheWaiting(t *testing.T) {
 // A hash with a million fields costs no more than a small one.
 func TestForeignDataIsNotReadWhole(t *testing.T) {
 	s := redistest.Fresh(t)
-	rdb, c := s.Client(t), NewClient(t, s.Client(t))
+	rdb, c := s.Client(t), fixture.NewClient(t, s.Client(t))
 	worked := func() (d time.Duration) { // the server's processor time, which does not grow while others use it
 		info, err := rdb.InfoMap(t.Context(), "cpu").Result()
 		require.NoError(t, err)
@@ -292,12 +295,12 @@ func TestForeignDataIsNotReadWhole(t *testing.T) {
 				}
 				_ = do(t.Context()) // loads the script
 				before := worked()
-				RequireForeign(t, do(t.Context()), "fields that is no lock")
+				fixture.RequireForeign(t, do(t.Context()), "fields that is no lock")
 				require.Less(t, worked()-before, 30*time.Millisecond, "%s %s: %s", name, kind, call)
 			}
 		}
 		before := worked()
-		RequireForeign(t, ErrOf(c.Inspect(t.Context(), name)), "fields that is no lock")
+		fixture.RequireForeign(t, fixture.ErrOf(c.Inspect(t.Context(), name)), "fields that is no lock")
 		for info, err := range c.Locks(t.Context(), "*") {
 			require.NoError(t, err)
 			require.Fail(t, "not a lock", "%+v", info)
@@ -310,16 +313,17 @@ func TestForeignDataIsNotReadWhole(t *testing.T) {
 func TestForeignStringText(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		rdb, c, name := s.Client(t), NewClient(t, s.Client(t)), redistest.Name(t)
+		rdb, c, name := s.Client(t), fixture.NewClient(t, s.Client(t)), redistest.Name(t)
 		require.NoError(t, rdb.Set(t.Context(), name, "text", 0).Err())
 		for call, err := range map[string]error{
-			"semaphore": ErrOf(c.Semaphore(name).Acquire(t.Context())),
+			"semaphore": fixture.ErrOf(c.Semaphore(name).Acquire(t.Context())),
 			"add":       c.Semaphore(name).Add(t.Context(), 1),
-			"permits":   ErrOf(c.PermitExpirableSemaphore(name).Acquire(t.Context())),
-			"delete":    ErrOf(c.PermitExpirableSemaphore(name).Delete(t.Context())),
-			"latch":     ErrOf(c.CountDownLatch(name).Delete(t.Context())),
+			"permits":   fixture.ErrOf(c.PermitExpirableSemaphore(name).Acquire(t.Context())),
+			"delete":    fixture.ErrOf(c.PermitExpirableSemaphore(name).Delete(t.Context())),
+			"latch":     fixture.ErrOf(c.CountDownLatch(name).Delete(t.Context())),
 		} {
-			RequireForeign(t, err, fmt.Sprintf("%q: the key holds a string that is not an integer; use another name", name))
+			fixture.RequireForeign(t, err,
+				fmt.Sprintf("%q: the key holds a string that is not an integer; use another name", name))
 			require.Equal(t, "text", rdb.Get(t.Context(), name).Val(), call)
 		}
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -30,29 +30,29 @@ func TestJointHeldDoesNotIncludeTheWait(t *testing.T) {
 	t.Run("multi", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { // else an attempt may be under way when the lock becomes free
 			s := redistest.Embedded(t)
-			x := OnJoint(t, s, "multi")
-			rival := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[0]))
-			waiting := StartAcquire(t.Context(), x.L)
-			AwaitWaiter(t, s, x.Names[0])
+			x := fixture.OnJoint(t, s, "multi")
+			rival := fixture.Acquire(t, t.Context(), x.Other(t).Lock(x.Names[0]))
+			waiting := fixture.StartAcquire(t.Context(), x.L)
+			fixture.AwaitWaiter(t, s, x.Names[0])
 			time.Sleep(10 * time.Second)
 			released := time.Now()
-			Release(t, rival)
-			Release(t, AwaitHold(t, waiting))
+			fixture.Release(t, rival)
+			fixture.Release(t, fixture.AwaitHold(t, waiting))
 			require.LessOrEqual(t, x.Events.Await(t, primitives.EventReleased).Held, time.Since(released))
 		})
 	})
 	redistest.RunBubble(t, "red", func(t *testing.T) {
-		q := EmbeddedQuorum(t, 3)
-		events := &Recorder{}
-		l := q.Lock(q.PatientClients(t, events.Option()), BudgetTTL)
+		q := fixture.EmbeddedQuorum(t, 3)
+		events := &fixture.Recorder{}
+		l := q.Lock(q.PatientClients(t, events.Option()), fixture.BudgetTTL)
 		q.Proxies[1].BlackHole(true)
 		q.Proxies[2].BlackHole(true)
 		began := time.Now()
-		time.AfterFunc(Budget/2, func() { q.Proxies[1].Heal(); q.Proxies[1].Reset() })
-		hold := Acquire(t, t.Context(), l)
+		time.AfterFunc(fixture.Budget/2, func() { q.Proxies[1].Heal(); q.Proxies[1].Reset() })
+		hold := fixture.Acquire(t, t.Context(), l)
 		acquired := time.Now()
-		Release(t, hold)
-		require.GreaterOrEqual(t, acquired.Sub(began), Budget/2, "the majority was waited for")
+		fixture.Release(t, hold)
+		require.GreaterOrEqual(t, acquired.Sub(began), fixture.Budget/2, "the majority was waited for")
 		require.Equal(t, time.Since(acquired), events.Await(t, primitives.EventReleased).Held)
 	})
 }
@@ -62,27 +62,27 @@ func TestJointHeldDoesNotIncludeTheWait(t *testing.T) {
 func TestJointHoldIsLostWithAPartThatTheUserEnds(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, part *primitives.Hold){
-		"released": func(t *testing.T, part *primitives.Hold) { Release(t, part) },
+		"released": func(t *testing.T, part *primitives.Hold) { fixture.Release(t, part) },
 		"detached": func(t *testing.T, part *primitives.Hold) { require.NotEmpty(t, part.Detach()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				for _, kind := range []string{"multi", "red"} {
 					t.Run(kind, func(t *testing.T) {
-						x := OnJoint(t, s, kind)
+						x := fixture.OnJoint(t, s, kind)
 						hold := x.Acquire(t, t.Context())
 						ctx := hold.Context()
 						part := func(i int) *primitives.Hold { return x.C.Lock(x.Names[i]).HoldFrom(ctx) }
 						end(t, part(0))
 						if kind == "red" {
-							RequireLive(t, ctx)
+							fixture.RequireLive(t, ctx)
 							require.NoError(t, hold.Check(t.Context()))
 							end(t, part(1))
 						}
 						require.ErrorIs(t, context.Cause(ctx), primitives.ErrLost, "lost by the time the part is free")
 						require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
 						require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-						require.Empty(t, Fields(t, s, x.Names[2]), "the other members are released")
+						require.Empty(t, fixture.Fields(t, s, x.Names[2]), "the other members are released")
 						x.Events.Await(t, primitives.EventLost)
 						require.Len(t, x.Events.All(primitives.EventLost), 1)
 						x.Rdb.Del(t.Context(), x.Names...)
@@ -99,9 +99,9 @@ func TestJointReleaseAndDetachReportNoLoss(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, kind := range []string{"multi", "red"} {
 			t.Run(kind, func(t *testing.T) {
-				x := OnJoint(t, s, kind)
+				x := fixture.OnJoint(t, s, kind)
 				hold := x.Acquire(t, t.Context())
-				Release(t, hold)
+				fixture.Release(t, hold)
 				require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrReleased)
 				hold = x.Acquire(t, t.Context())
 				require.NotEmpty(t, hold.Detach())
@@ -121,14 +121,14 @@ func TestDetachOfALostJointHoldLeavesItsMembers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, kind := range []string{"multi", "red"} {
 			t.Run(kind, func(t *testing.T) {
-				x := OnJoint(t, s, kind)
+				x := fixture.OnJoint(t, s, kind)
 				hold := x.Acquire(t, t.Context())
 				left := x.C.Lock(x.Names[2]).HoldFrom(hold.Context())
 				x.Rdb.Del(t.Context(), x.Names[:2]...)
 				require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
-				RequireLive(t, left.Context())
+				fixture.RequireLive(t, left.Context())
 				require.Empty(t, hold.Detach())
-				RequireEnds(t, left.Context(), primitives.ErrReleased)
+				fixture.RequireEnds(t, left.Context(), primitives.ErrReleased)
 				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
 				x.Rdb.Del(t.Context(), x.Names...)
 			})
@@ -142,10 +142,10 @@ func longTimeouts(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 2*time.Secon
 // awaitRelease returns when p has recorded a release, and sends no further one. p must record.
 func awaitRelease(t *testing.T, p *redistest.Proxy) {
 	t.Helper()
-	redistest.WaitFor(t, Soon, func() bool {
-		return slices.ContainsFunc(p.Commands(), func(c redistest.Command) bool { return Releases(c.Args) })
+	redistest.WaitFor(t, fixture.Soon, func() bool {
+		return slices.ContainsFunc(p.Commands(), func(c redistest.Command) bool { return fixture.Releases(c.Args) })
 	}, "a release is sent")
-	AwaitQuiet(t, p, Releases)
+	fixture.AwaitQuiet(t, p, fixture.Releases)
 }
 
 // TestRedLatePartDoesNotCountAgainstTheQuorum delays a member's reply until the redlock is
@@ -154,26 +154,26 @@ func awaitRelease(t *testing.T, p *redistest.Proxy) {
 func TestRedLatePartDoesNotCountAgainstTheQuorum(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := EmbeddedQuorum(t, 3)
+		q := fixture.EmbeddedQuorum(t, 3)
 		var clients []*primitives.Client
 		for _, p := range q.Proxies {
-			clients = append(clients, NewClient(t, p.Client(t, longTimeouts)))
+			clients = append(clients, fixture.NewClient(t, p.Client(t, longTimeouts)))
 		}
-		l := q.Lock(clients, BudgetTTL)
-		Release(t, Acquire(t, t.Context(), l)) // loads the scripts
+		l := q.Lock(clients, fixture.BudgetTTL)
+		fixture.Release(t, fixture.Acquire(t, t.Context(), l)) // loads the scripts
 		q.Proxies[2].Record()
-		deliver := q.Proxies[2].HoldReplies(Script)
-		hold := Acquire(t, t.Context(), l)
+		deliver := q.Proxies[2].HoldReplies(fixture.Script)
+		hold := fixture.Acquire(t, t.Context(), l)
 		q.Servers[2].Client(t).FlushAll(t.Context())
 		deliver()
-		redistest.WaitFor(t, Soon, func() bool {
+		redistest.WaitFor(t, fixture.Soon, func() bool {
 			return clients[2].Lock(q.Name).HoldFrom(hold.Context()) != nil
 		}, "the late member joins")
-		RequireLive(t, hold.Context())
+		fixture.RequireLive(t, hold.Context())
 		require.NoError(t, hold.Check(t.Context()))
-		RequireLive(t, hold.Context())
-		Release(t, hold)
-		q.RequireFree(t, All(3)...)
+		fixture.RequireLive(t, hold.Context())
+		fixture.Release(t, hold)
+		q.RequireFree(t, fixture.All(3)...)
 	})
 }
 
@@ -184,28 +184,29 @@ func TestRedLatePartDoesNotCountAgainstTheQuorum(t *testing.T) {
 func TestRedLateRollbackLeavesANestedHoldItsMember(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := EmbeddedQuorum(t, 3)
-		l := q.On(t, BudgetTTL)
-		Release(t, Acquire(t, t.Context(), l)) // loads the scripts
-		q.Proxies[2].DropCommands(1000, Releases)
+		q := fixture.EmbeddedQuorum(t, 3)
+		l := q.On(t, fixture.BudgetTTL)
+		fixture.Release(t, fixture.Acquire(t, t.Context(), l)) // loads the scripts
+		q.Proxies[2].DropCommands(1000, fixture.Releases)
 		q.Proxies[2].Record()
-		deliver := q.Proxies[2].HoldReplies(Script)
-		outer := Acquire(t, t.Context(), l)
-		require.Equal(t, map[string]string{outer.ID(): "1"}, Fields(t, q.Servers[2], q.Name),
+		deliver := q.Proxies[2].HoldReplies(fixture.Script)
+		outer := fixture.Acquire(t, t.Context(), l)
+		require.Equal(t, map[string]string{outer.ID(): "1"}, fixture.Fields(t, q.Servers[2], q.Name),
 			"acquired, but the reply is late")
 		awaitRelease(t, q.Proxies[2]) // which is dropped: the redlock has given up the member
 		deliver()
 		require.NoError(t, q.Servers[2].Client(t).Del(t.Context(), q.Name).Err()) // as if its lease were over
 
-		inner := Acquire(t, outer.Context(), l)
-		redistest.WaitFor(t, Soon, func() bool { return q.Has(t, 2, outer.ID(), "1") }, "the nested hold has the member")
+		inner := fixture.Acquire(t, outer.Context(), l)
+		redistest.WaitFor(t, fixture.Soon, func() bool { return q.Has(t, 2, outer.ID(), "1") },
+			"the nested hold has the member")
 		q.Proxies[2].Record()
 		q.Proxies[2].Heal()
 		awaitRelease(t, q.Proxies[2])
-		require.Equal(t, map[string]string{outer.ID(): "1"}, Fields(t, q.Servers[2], q.Name),
+		require.Equal(t, map[string]string{outer.ID(): "1"}, fixture.Fields(t, q.Servers[2], q.Name),
 			"the nested hold still has the member")
-		Release(t, inner, outer)
-		q.RequireFree(t, All(3)...)
+		fixture.Release(t, inner, outer)
+		q.RequireFree(t, fixture.All(3)...)
 	})
 }
 
@@ -241,10 +242,10 @@ func TestJointAcquireReturnsInTimeWhenAMemberIsSilent(t *testing.T) {
 // or its wait.
 func (tt silentMember) acquire(t *testing.T, kind, by string) {
 	const limit = 300 * time.Millisecond
-	q := QuorumOf(t, redistest.Embedded(t), redistest.Embedded(t), redistest.Embedded(t))
+	q := fixture.QuorumOf(t, redistest.Embedded(t), redistest.Embedded(t), redistest.Embedded(t))
 	var locks []*primitives.Lock
 	for i, p := range q.Proxies {
-		client := NewClient(t, p.Client(t, longTimeouts, func(o *redis.Options) {
+		client := fixture.NewClient(t, p.Client(t, longTimeouts, func(o *redis.Options) {
 			o.WriteTimeout, o.DialTimeout, o.PoolTimeout, o.MaxRetries = 2*time.Second, 2*time.Second, 2*time.Second, 1
 		}))
 		locks = append(locks, client.Lock(q.Name+strconv.Itoa(i)))
@@ -254,7 +255,7 @@ func (tt silentMember) acquire(t *testing.T, kind, by string) {
 		l = primitives.NewRedLock(locks)
 	}
 	if tt.connected {
-		Release(t, Acquire(t, t.Context(), l))
+		fixture.Release(t, fixture.Acquire(t, t.Context(), l))
 	}
 	for _, i := range tt.silent {
 		q.Proxies[i].BlackHole(true)
@@ -279,7 +280,7 @@ func (tt silentMember) acquire(t *testing.T, kind, by string) {
 	if kind == "red" && len(tt.silent) <= 1 {
 		require.NoError(t, err, "a majority has answered")
 		require.Less(t, took, limit/2)
-		Release(t, hold)
+		fixture.Release(t, hold)
 	} else {
 		require.ErrorIs(t, err, primitives.ErrUnavailable)
 		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
@@ -287,14 +288,14 @@ func (tt silentMember) acquire(t *testing.T, kind, by string) {
 	}
 	for i := range q.Servers {
 		if !slices.Contains(tt.silent, i) {
-			require.Empty(t, Fields(t, q.Servers[i], q.Name+strconv.Itoa(i)), "released by the time it returns")
+			require.Empty(t, fixture.Fields(t, q.Servers[i], q.Name+strconv.Itoa(i)), "released by the time it returns")
 		}
 	}
 	for _, i := range tt.silent {
 		q.Proxies[i].Recover() // or the client would wait for a reply
 	}
 	for i := range q.Servers {
-		RequireClean(t, q.Servers[i], q.Name)
+		fixture.RequireClean(t, q.Servers[i], q.Name)
 	}
 }
 
@@ -339,13 +340,13 @@ func jointCallWhenAMemberIsSilent(
 	t *testing.T, kind string, call func(ctx context.Context, l *primitives.Lock, hold *primitives.Hold) error,
 ) {
 	const limit = 300 * time.Millisecond
-	x := OnJoint(t, redistest.Embedded(t), kind)
+	x := fixture.OnJoint(t, redistest.Embedded(t), kind)
 	p := x.S.Proxy(t)
-	slow := NewClient(t, p.Client(t, longTimeouts))
+	slow := fixture.NewClient(t, p.Client(t, longTimeouts))
 	locks := x.Locks(x.C)
 	locks[0], locks[1] = slow.Lock(locks[0].Name()), slow.Lock(locks[1].Name())
 	l := x.Join(locks)
-	hold := Acquire(t, t.Context(), l)
+	hold := fixture.Acquire(t, t.Context(), l)
 	require.NoError(t, hold.Check(t.Context()))
 	p.BlackHole(true)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -358,10 +359,10 @@ func jointCallWhenAMemberIsSilent(
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
 	require.LessOrEqual(t, took, limit+returnGrace)
-	RequireLive(t, hold.Context())
+	fixture.RequireLive(t, hold.Context())
 	p.Recover()
-	Release(t, hold)
-	RequireClean(t, x.S, x.Base)
+	fixture.Release(t, hold)
+	fixture.RequireClean(t, x.S, x.Base)
 }
 
 // TestJointCallWithTheContextOfALostHoldIsNoLoss calls Check with a context whose cause is ErrLost.
@@ -371,22 +372,22 @@ func TestJointCallWithTheContextOfALostHoldIsNoLoss(t *testing.T) {
 	s := redistest.Redis(t)
 	for _, kind := range []string{"multi", "red"} {
 		t.Run(kind, func(t *testing.T) {
-			x := OnJoint(t, s, kind)
+			x := fixture.OnJoint(t, s, kind)
 			p := s.Proxy(t)
-			slow := NewClient(t, p.Client(t, longTimeouts))
-			hold := Acquire(t, t.Context(), x.On(slow))
-			lost := Acquire(t, t.Context(), x.C.Lock(x.Base))
+			slow := fixture.NewClient(t, p.Client(t, longTimeouts))
+			hold := fixture.Acquire(t, t.Context(), x.On(slow))
+			lost := fixture.Acquire(t, t.Context(), x.C.Lock(x.Base))
 			ctx := lost.Context()
 			p.BlackHole(true)
-			checked := Go(func() error { return hold.Check(ctx) })
-			require.NoError(t, ErrOf(x.Other(t).Lock(x.Base).ForceRelease(t.Context())))
+			checked := fixture.Go(func() error { return hold.Check(ctx) })
+			require.NoError(t, fixture.ErrOf(x.Other(t).Lock(x.Base).ForceRelease(t.Context())))
 			require.ErrorIs(t, lost.Check(t.Context()), primitives.ErrLost)
 			require.ErrorIs(t, <-checked, primitives.ErrLost, "the cause of the context")
-			RequireLive(t, hold.Context())
+			fixture.RequireLive(t, hold.Context())
 			p.Recover()
 			require.NoError(t, hold.Check(t.Context()))
-			Release(t, hold)
-			RequireClean(t, s, x.Base)
+			fixture.Release(t, hold)
+			fixture.RequireClean(t, s, x.Base)
 		})
 	}
 }
@@ -396,7 +397,7 @@ func TestJointCallWithTheContextOfALostHoldIsNoLoss(t *testing.T) {
 // once: TestC7TryEndsWithTheAnswer.)
 func TestRedLockRidesOutRefusalsForTheBudgetOfAMember(t *testing.T) {
 	t.Parallel()
-	q := QuorumOf(t, redistest.Miniredis(t), redistest.Miniredis(t), redistest.Miniredis(t))
+	q := fixture.QuorumOf(t, redistest.Miniredis(t), redistest.Miniredis(t), redistest.Miniredis(t))
 	var attempts atomic.Int32
 	for _, s := range q.Servers[:2] {
 		s.Mini().Server().SetPreHook(func(peer *server.Peer, command string, _ ...string) bool {
@@ -419,7 +420,7 @@ func TestRedLockRidesOutRefusalsForTheBudgetOfAMember(t *testing.T) {
 	for _, s := range q.Servers {
 		s.Mini().Server().SetPreHook(nil)
 	}
-	q.RequireFree(t, All(3)...)
+	q.RequireFree(t, fixture.All(3)...)
 }
 
 // Nothing is sent while all servers refuse connections. So the outcome of each call is known when
@@ -429,13 +430,13 @@ func TestJointCallsWithoutAConnectionHaveAKnownOutcome(t *testing.T) {
 	for _, k := range kinds.Joints() {
 		t.Run(k.Name, func(t *testing.T) {
 			t.Parallel()
-			q := QuorumOf(t, redistest.Redis(t), redistest.Redis(t), redistest.Redis(t))
+			q := fixture.QuorumOf(t, redistest.Redis(t), redistest.Redis(t), redistest.Redis(t))
 			var clients []*primitives.Client
 			for _, p := range q.Proxies {
-				clients = append(clients, NewClient(t, p.Client(t))) // they repeat for longer than the calls last
+				clients = append(clients, fixture.NewClient(t, p.Client(t))) // they repeat for longer than the calls last
 			}
 			l := k.Over(clients, q.Name).(*primitives.Lock)
-			hold := Acquire(t, t.Context(), l, primitives.WithWatchdog(15*time.Second)) // a budget of 1.5 s
+			hold := fixture.Acquire(t, t.Context(), l, primitives.WithWatchdog(15*time.Second)) // a budget of 1.5 s
 			for _, p := range q.Proxies {
 				p.Cut()
 			}
@@ -443,7 +444,7 @@ func TestJointCallsWithoutAConnectionHaveAKnownOutcome(t *testing.T) {
 				"Check":     hold.Check,
 				"Extend":    func(ctx context.Context) error { return hold.Extend(ctx, time.Minute) },
 				"ReleaseID": func(ctx context.Context) error { return l.ReleaseID(ctx, hold.ID()) },
-				"Adopt":     func(ctx context.Context) error { return ErrOf(l.Adopt(ctx, hold.ID())) },
+				"Adopt":     func(ctx context.Context) error { return fixture.ErrOf(l.Adopt(ctx, hold.ID())) },
 			}
 			known := func(err error) bool {
 				says := errors.Is(err, primitives.ErrUnavailable) && errors.Is(err, syscall.ECONNREFUSED) &&
@@ -456,7 +457,7 @@ func TestJointCallsWithoutAConnectionHaveAKnownOutcome(t *testing.T) {
 			for name, call := range calls {
 				// A busy machine may run the members' goroutines too late for one call, but not for
 				// all.
-				redistest.WaitFor(t, Soon, func() bool {
+				redistest.WaitFor(t, fixture.Soon, func() bool {
 					ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
 					defer cancel()
 					err := call(ctx)
@@ -474,13 +475,13 @@ func TestJointCallsWithoutAConnectionHaveAKnownOutcome(t *testing.T) {
 // used up its time.
 func TestRedLockDoesNotBlameAMemberThatItDoesNotAwait(t *testing.T) {
 	t.Parallel()
-	q := NewQuorum(t, 3)
+	q := fixture.NewQuorum(t, 3)
 	l := q.Lock(q.PatientClients(t))
-	Release(t, Acquire(t, t.Context(), l))
+	fixture.Release(t, fixture.Acquire(t, t.Context(), l))
 	for _, s := range q.Servers[:2] {
 		require.NoError(t, s.Client(t).ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
 	}
-	release := q.Proxies[2].HoldReplies(Script)
+	release := q.Proxies[2].HoldReplies(fixture.Script)
 	defer release()
 	_, err := l.TryAcquire(t.Context())
 	require.ErrorContains(t, err, "NOREPLICAS")
@@ -494,12 +495,12 @@ func TestTakeoverOfAJointLockAtASilentServerEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = time.Second
 		p := redistest.Embedded(t).Proxy(t)
-		c := NewClient(t, p.Client(t), primitives.WithCommandTimeout(limit))
+		c := fixture.NewClient(t, p.Client(t), primitives.WithCommandTimeout(limit))
 		l := primitives.NewMultiLock([]*primitives.Lock{c.Lock("a"), c.Lock("b")})
-		hold := Acquire(t, t.Context(), l)
+		hold := fixture.Acquire(t, t.Context(), l)
 		p.BlackHole(true)
 		for name, call := range map[string]func() error{
-			"Adopt":     func() error { return ErrOf(l.Adopt(t.Context(), hold.ID())) },
+			"Adopt":     func() error { return fixture.ErrOf(l.Adopt(t.Context(), hold.ID())) },
 			"ReleaseID": func() error { return l.ReleaseID(t.Context(), hold.ID()) },
 		} {
 			began := time.Now()
@@ -507,7 +508,7 @@ func TestTakeoverOfAJointLockAtASilentServerEndsInTime(t *testing.T) {
 			require.LessOrEqual(t, time.Since(began), limit+limit/50, name)
 		}
 		p.Recover()
-		Release(t, hold)
+		fixture.Release(t, hold)
 	})
 }
 
@@ -522,15 +523,15 @@ func TestAdoptionOfARedLockWaitsForASilentMemberOnce(t *testing.T) {
 		for range 3 {
 			p := redistest.Embedded(t).Proxy(t)
 			proxies = append(proxies, p)
-			locks = append(locks, NewClient(t, p.Client(t)).Lock("red"))
+			locks = append(locks, fixture.NewClient(t, p.Client(t)).Lock("red"))
 		}
 		l := primitives.NewRedLock(locks, primitives.WithWatchdog(ttl))
-		id := Acquire(t, t.Context(), l).Detach()
+		id := fixture.Acquire(t, t.Context(), l).Detach()
 		proxies[2].BlackHole(true)
 		began := time.Now()
-		adopted := Adopt(t, l, id)
+		adopted := fixture.Adopt(t, l, id)
 		require.LessOrEqual(t, time.Since(began), budget+budget/20)
 		proxies[2].Recover()
-		Release(t, adopted)
+		fixture.Release(t, adopted)
 	})
 }

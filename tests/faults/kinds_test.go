@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -90,7 +90,7 @@ func (u use) requireCount(t *testing.T, s *redistest.Server, name, id string, n 
 		names = u.MemberNames(name)
 	}
 	counts := func(name string) map[string]string {
-		got := Fields(t, s, name)
+		got := fixture.Fields(t, s, name)
 		delete(got, "mode")
 		if count, ok := got[id+":write"]; ok {
 			delete(got, id+":write")
@@ -100,7 +100,7 @@ func (u use) requireCount(t *testing.T, s *redistest.Server, name, id string, n 
 	}
 	for _, name := range names {
 		if u.Joint() { // a member of a red lock may join later
-			redistest.WaitFor(t, Soon, func() bool { return maps.Equal(want, counts(name)) }, "the count of "+name)
+			redistest.WaitFor(t, fixture.Soon, func() bool { return maps.Equal(want, counts(name)) }, "the count of "+name)
 		}
 		require.Equal(t, want, counts(name), name)
 	}
@@ -113,34 +113,34 @@ func TestC16LostReplies(t *testing.T) {
 	eachUse(t, uses(), func(t *testing.T, s *redistest.Server, u use) {
 		measured, cuts := redistest.Bar(t, s, 1), 0
 		name, p := redistest.Name(t), s.Proxy(t)
-		l := u.Some(t, NewClient(t, p.Client(t, FastRetries)), name, 10)
+		l := u.Some(t, fixture.NewClient(t, p.Client(t, fixture.FastRetries)), name, 10)
 		step := func(f func() error) {
 			t.Helper()
 			lost := rand.IntN(3) // up to two of the four attempts
 			cuts += lost
-			p.DropReplies(lost, Script)
+			p.DropReplies(lost, fixture.Script)
 			require.NoError(t, f())
 			p.Heal()
 		}
-		take := func(hold **primitives.Hold, ctx context.Context, l Handle, opts ...primitives.Option) {
+		take := func(hold **primitives.Hold, ctx context.Context, l fixture.Handle, opts ...primitives.Option) {
 			t.Helper()
 			step(func() (err error) { *hold, err = l.Acquire(ctx, opts...); return err })
 		}
 		end := func(hold *primitives.Hold) { t.Helper(); step(func() error { return hold.Release(t.Context()) }) }
 		// At full size 10,000 replies of each call are lost.
-		n := redistest.Sized(s, redistest.Scaled(s, 64), FullCuts)
+		n := redistest.Sized(s, redistest.Scaled(s, 64), fixture.FullCuts)
 		for i := range n {
 			var outer, inner *primitives.Hold
 			if pool, ok := l.(kinds.Pool); ok {
 				rdb := s.Client(t)
 				permits := 1 + i%3
 				take(&outer, t.Context(), l, primitives.WithPermits(permits))
-				require.Equal(t, 10-permits, Available(t, rdb, name))
+				require.Equal(t, 10-permits, fixture.Available(t, rdb, name))
 				end(outer)
 				step(func() error { return pool.Add(t.Context(), 1) })
-				require.Equal(t, 11, Available(t, rdb, name))
+				require.Equal(t, 11, fixture.Available(t, rdb, name))
 				step(func() error { return pool.Add(t.Context(), -1) })
-				require.Equal(t, 10, Available(t, rdb, name))
+				require.Equal(t, 10, fixture.Available(t, rdb, name))
 				require.NoError(t, rdb.Close())
 				continue
 			}
@@ -158,7 +158,7 @@ func TestC16LostReplies(t *testing.T) {
 			u.requireCount(t, s, name, "", 0)
 		}
 		measured("%d replies lost in %d times acquire and release, and both nested", cuts, n)
-		RequireClean(t, s, name, u.Stays(name)...)
+		fixture.RequireClean(t, s, name, u.Stays(name)...)
 	})
 }
 
@@ -168,27 +168,28 @@ func TestC16LostRepliesOfADowngrade(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		measured := redistest.Bar(t, s, 1)
 		name, p := redistest.Name(t), s.Proxy(t)
-		rw := NewClient(t, p.Client(t, FastRetries)).RWLock(name)
-		n := redistest.Sized(s, redistest.Scaled(s, 100), FullCuts)
+		rw := fixture.NewClient(t, p.Client(t, fixture.FastRetries)).RWLock(name)
+		n := redistest.Sized(s, redistest.Scaled(s, 100), fixture.FullCuts)
 		for range n {
 			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
-				lose := func() { p.Heal(); p.DropReplies(rand.IntN(3), Script) }
+				lose := func() { p.Heal(); p.DropReplies(rand.IntN(3), fixture.Script) }
 				lose()
-				w := Acquire(t, t.Context(), rw.Writer(), opts...)
+				w := fixture.Acquire(t, t.Context(), rw.Writer(), opts...)
 				lose()
-				r := Acquire(t, context.WithoutCancel(w.Context()), rw.Reader())
-				require.Equal(t, map[string]string{"mode": "write", w.ID(): "1", w.ID() + ":write": "1"}, Fields(t, s, name))
+				r := fixture.Acquire(t, context.WithoutCancel(w.Context()), rw.Reader())
+				require.Equal(t, map[string]string{"mode": "write", w.ID(): "1", w.ID() + ":write": "1"},
+					fixture.Fields(t, s, name))
 				lose()
-				Release(t, w)
-				require.Equal(t, map[string]string{"mode": "read", w.ID(): "1"}, Fields(t, s, name))
+				fixture.Release(t, w)
+				require.Equal(t, map[string]string{"mode": "read", w.ID(): "1"}, fixture.Fields(t, s, name))
 				lose()
-				Release(t, r)
-				require.Empty(t, Fields(t, s, name))
+				fixture.Release(t, r)
+				require.Empty(t, fixture.Fields(t, s, name))
 			}
 		}
 		p.Heal()
 		measured("%d times four calls, with one lost reply each on average", 2*n)
-		RequireClean(t, s, name)
+		fixture.RequireClean(t, s, name)
 	})
 }
 
@@ -199,52 +200,53 @@ func TestC16LateCopies(t *testing.T) {
 	locks := slices.DeleteFunc(uses(), func(u use) bool { return u.Pool || u.Joint() })
 	eachUse(t, locks, func(t *testing.T, s *redistest.Server, u use) {
 		name, p, rdb := redistest.Name(t), s.Proxy(t), s.Client(t)
-		c := NewClient(t, p.Client(t, FastRetries))
-		l, other := u.Lock(c, name), u.Lock(NewClient(t, s.Client(t)), name)
-		loseReply := func() { p.DropReplies(1, Script) }
+		c := fixture.NewClient(t, p.Client(t, fixture.FastRetries))
+		l, other := u.Lock(c, name), u.Lock(fixture.NewClient(t, s.Client(t)), name)
+		loseReply := func() { p.DropReplies(1, fixture.Script) }
 		p.Record()
 		loseReply()
-		hold := Acquire(t, t.Context(), l, u.opts()...)
+		hold := fixture.Acquire(t, t.Context(), l, u.opts()...)
 		loseReply()
-		in := Acquire(t, hold.Context(), l)
+		in := fixture.Acquire(t, hold.Context(), l)
 		loseReply()
 		require.NoError(t, in.Extend(t.Context(), time.Minute))
-		require.ErrorIs(t, ErrOf(u.Rival(NewClient(t, s.Client(t)), name).TryAcquire(t.Context())), primitives.ErrNotAcquired)
+		require.ErrorIs(t, fixture.ErrOf(u.Rival(fixture.NewClient(t, s.Client(t)), name).TryAcquire(t.Context())),
+			primitives.ErrNotAcquired)
 		var reading *primitives.Hold
 		if u.Name == "writer" {
-			reading = Acquire(t, in.Context(), c.RWLock(name).Reader())
+			reading = fixture.Acquire(t, in.Context(), c.RWLock(name).Reader())
 		}
 		loseReply()
-		Release(t, hold)
+		fixture.Release(t, hold)
 		if reading != nil {
-			Release(t, reading)
+			fixture.Release(t, reading)
 		}
 		loseReply()
-		adopted := Adopt(t, l, hold.ID())
+		adopted := fixture.Adopt(t, l, hold.ID())
 		loseReply()
-		Release(t, adopted)
+		fixture.Release(t, adopted)
 		require.ErrorIs(t, in.Release(t.Context()), primitives.ErrLost)
 		switch u.Name {
 		case "fair": // a waiter gives up, and another one is served
-			hold = Acquire(t, t.Context(), other)
+			hold = fixture.Acquire(t, t.Context(), other)
 			ctx, cancel := context.WithCancel(t.Context())
-			leaving := StartAcquire(ctx, l, u.opts()...)
-			AwaitFair(t, l, 1)
-			served := StartAcquire(t.Context(), l, primitives.WithOwner("p"))
-			AwaitFair(t, l, 2)
+			leaving := fixture.StartAcquire(ctx, l, u.opts()...)
+			fixture.AwaitFair(t, l, 1)
+			served := fixture.StartAcquire(t.Context(), l, primitives.WithOwner("p"))
+			fixture.AwaitFair(t, l, 2)
 			cancel()
-			require.ErrorIs(t, Await(t, leaving).Err, context.Canceled)
-			Release(t, hold)
-			Release(t, AwaitHold(t, served))
+			require.ErrorIs(t, fixture.Await(t, leaving).Err, context.Canceled)
+			fixture.Release(t, hold)
+			fixture.Release(t, fixture.AwaitHold(t, served))
 		case "reader", "writer": // a writer claims its turn, and gives up
-			reader := Acquire(t, t.Context(), NewClient(t, s.Client(t)).RWLock(name).Reader())
+			reader := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).RWLock(name).Reader())
 			_, err := c.RWLock(name).Writer().Acquire(t.Context(), primitives.WithWait(20*time.Millisecond))
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
-			Release(t, reader)
+			fixture.Release(t, reader)
 		}
 		p.Heal()
-		RequireClean(t, s, name, u.Stays(name)...)
-		sent := ScriptsOf(p)
+		fixture.RequireClean(t, s, name, u.Stays(name)...)
+		sent := fixture.ScriptsOf(p)
 		require.Greater(t, len(sent), 8)
 		stop := time.Now().Add(5 * time.Second) // Redis remembers the requests for longer
 		for range redistest.Scaled(s, 30) {
@@ -252,14 +254,14 @@ func TestC16LateCopies(t *testing.T) {
 				if time.Now().After(stop) {
 					break
 				}
-				_ = Resend(rdb, sent[i]).Err()
-				left := slices.DeleteFunc(Leftovers(t, s, name), func(key string) bool {
+				_ = fixture.Resend(rdb, sent[i]).Err()
+				left := slices.DeleteFunc(fixture.Leftovers(t, s, name), func(key string) bool {
 					return slices.Contains(u.Stays(name), key)
 				})
 				require.Empty(t, left, "%v", sent[i].Args)
 			}
 		}
-		Release(t, Acquire(t, t.Context(), other))
+		fixture.Release(t, fixture.Acquire(t, t.Context(), other))
 	})
 }
 
@@ -268,7 +270,7 @@ func TestC16LateCopies(t *testing.T) {
 // lock is free at times or held all the time.
 func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 	if redistest.Alone(t) {
-		CheckLeaks(t)
+		fixture.CheckLeaks(t)
 	}
 	all := uses()
 	for _, k := range kinds.Cohorts() {
@@ -278,7 +280,7 @@ func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 		eachUse(t, all, func(t *testing.T, s *redistest.Server, u use) {
 			measured := redistest.Bar(t, s, 4)
 			name := redistest.Name(t)
-			c := NewClient(t, s.Client(t), primitives.WithCommandTimeout(Soon))
+			c := fixture.NewClient(t, s.Client(t), primitives.WithCommandTimeout(fixture.Soon))
 			callers := 20
 			if s.Mini() != nil { // it runs the scripts of all kinds one at a time
 				callers = 2
@@ -296,7 +298,7 @@ func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 					wg.Go(func() {
 						for range each {
 							ctx, cancel := context.WithCancelCause(t.Context())
-							timer := time.AfterFunc(time.Duration(rand.ExpFloat64()*float64(patience)), func() { cancel(ErrTest) })
+							timer := time.AfterFunc(time.Duration(rand.ExpFloat64()*float64(patience)), func() { cancel(fixture.ErrTest) })
 							hold, err := l.Acquire(ctx, u.cancelledOptions(i)...)
 							switch {
 							case err == nil && !free:
@@ -309,7 +311,7 @@ func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 								inside.Add(-1)
 								assert.NoError(t, hold.Release(context.WithoutCancel(ctx)))
 							default:
-								assert.ErrorIs(t, err, ErrTest)
+								assert.ErrorIs(t, err, fixture.ErrTest)
 								assert.True(t, errors.Is(err, primitives.ErrNotAcquired) || errors.Is(err, primitives.ErrUnavailable), err)
 							}
 							timer.Stop()
@@ -321,22 +323,23 @@ func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 			}
 			cancelled(true)
 			stays := u.Stays(name)
-			clean := RequireClean(t, s, name, stays...) // a lock that is left would expire after 30 s
-			holder := u.Rival(NewClient(t, s.Client(t)), name)
+			clean := fixture.RequireClean(t, s, name, stays...) // a lock that is left would expire after 30 s
+			holder := u.Rival(fixture.NewClient(t, s.Client(t)), name)
 			var opts []primitives.Option
 			if u.Pool {
 				// What was under way is undone in the background, and a semaphore's memory stays.
-				complete := func() bool { return Available(t, s.Client(t), name) == 3 }
+				complete := func() bool { return fixture.Available(t, s.Client(t), name) == 3 }
 				redistest.WaitFor(t, 10*time.Second, complete, "all permits are back")
 				opts = append(opts, primitives.WithPermits(3))
 			}
-			hold := Acquire(t, t.Context(), holder, opts...)
+			hold := fixture.Acquire(t, t.Context(), holder, opts...)
 			cancelled(false)
 			if u.Name == "fair" {
-				redistest.WaitFor(t, CleanUpLimit(s), func() bool { return len(FairWaiters(t, u.Lock(c, name))) == 0 }, "no queue")
+				redistest.WaitFor(t, fixture.CleanUpLimit(s),
+					func() bool { return len(fixture.FairWaiters(t, u.Lock(c, name))) == 0 }, "no queue")
 			}
-			Release(t, hold)
-			RequireClean(t, s, name, stays...)
+			fixture.Release(t, hold)
+			fixture.RequireClean(t, s, name, stays...)
 			require.NoError(t, c.Close(t.Context())) // it waits for holds, so none is left
 			measured("%d acquisitions, %d of them cancelled in time; nothing left after %v",
 				callers*each, callers*each-int(got.Load()), clean)
@@ -376,27 +379,27 @@ func newFullMemory(t *testing.T, c *primitives.Client, u use) *fullMemory {
 	ctx := t.Context()
 	l := u.Some(t, c, x.name, 3)
 	if u.Pool {
-		x.outer = Acquire(t, ctx, l)
+		x.outer = fixture.Acquire(t, ctx, l)
 		x.holds = []*primitives.Hold{x.outer}
 		return x
 	}
-	renewed := primitives.WithWatchdog(RenewedTTL)
-	x.outer = Acquire(t, ctx, l, append(u.opts(), renewed)...)
-	inner := Acquire(t, x.outer.Context(), l, renewed)
+	renewed := primitives.WithWatchdog(fixture.RenewedTTL)
+	x.outer = fixture.Acquire(t, ctx, l, append(u.opts(), renewed)...)
+	inner := fixture.Acquire(t, x.outer.Context(), l, renewed)
 	x.holds = []*primitives.Hold{inner, x.outer}
 	x.toRenew = slices.Clone(x.holds)
 	if u.owned {
-		x.holds = append(x.holds, Acquire(t, ctx, l, u.opts()...))
+		x.holds = append(x.holds, fixture.Acquire(t, ctx, l, u.opts()...))
 	}
 	if u.Name == "writer" { // a downgrade
-		r := Acquire(t, context.WithoutCancel(x.outer.Context()), c.RWLock(x.name).Reader(), renewed)
+		r := fixture.Acquire(t, context.WithoutCancel(x.outer.Context()), c.RWLock(x.name).Reader(), renewed)
 		x.holds, x.toRenew = append(x.holds, r), append(x.toRenew, r)
 	}
-	x.byID = Acquire(t, ctx, u.Open(c, x.name+"-id"))
+	x.byID = fixture.Acquire(t, ctx, u.Open(c, x.name+"-id"))
 	if !u.Joint() {
-		Acquire(t, ctx, u.Open(c, x.name+"-force"))
+		fixture.Acquire(t, ctx, u.Open(c, x.name+"-force"))
 	}
-	x.resting = Acquire(t, ctx, u.Open(c, x.name+"-rest", primitives.WithMinHold(20*time.Second)), u.opts()...)
+	x.resting = fixture.Acquire(t, ctx, u.Open(c, x.name+"-rest", primitives.WithMinHold(20*time.Second)), u.opts()...)
 	return x
 }
 
@@ -409,19 +412,19 @@ func (x *fullMemory) requireRefusals(t *testing.T) {
 		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 	}
 	if x.Pool {
-		refused(ErrOf(x.Open(x.c, x.name).Acquire(ctx)))
+		refused(fixture.ErrOf(x.Open(x.c, x.name).Acquire(ctx)))
 		if x.Leased {
 			require.NoError(t, x.outer.Extend(ctx, time.Hour))
 			require.Greater(t, time.Until(x.outer.ValidUntil()), 50*time.Minute)
 		}
 		return
 	}
-	refused(ErrOf(x.Open(x.c, x.name+"-new").Acquire(ctx, x.opts()...)))
-	refused(ErrOf(x.Open(x.c, x.name).Acquire(x.holds[0].Context()))) // nested
-	require.NoError(t, x.outer.Extend(ctx, RenewedTTL+time.Second))
+	refused(fixture.ErrOf(x.Open(x.c, x.name+"-new").Acquire(ctx, x.opts()...)))
+	refused(fixture.ErrOf(x.Open(x.c, x.name).Acquire(x.holds[0].Context()))) // nested
+	require.NoError(t, x.outer.Extend(ctx, fixture.RenewedTTL+time.Second))
 	require.ErrorIs(t, x.Takeable(x.c, x.name+"-none").ReleaseID(ctx, "x"), primitives.ErrNotHeld)
 	if !x.Joint() {
-		require.NoError(t, ErrOf(x.Lock(x.c, x.name+"-none").ForceRelease(ctx)))
+		require.NoError(t, fixture.ErrOf(x.Lock(x.c, x.name+"-none").ForceRelease(ctx)))
 	}
 }
 
@@ -433,25 +436,25 @@ func (x *fullMemory) requireReleases(t *testing.T, s *redistest.Server) {
 			require.NoError(t, hold.Check(ctx))
 		}
 	}
-	Release(t, x.holds...)
+	fixture.Release(t, x.holds...)
 	if x.Pool {
-		require.Equal(t, 3, InfoOf(t, x.OpenPool(x.c, x.name)).Available)
+		require.Equal(t, 3, fixture.InfoOf(t, x.OpenPool(x.c, x.name)).Available)
 		return
 	}
 	for _, l := range x.handles(x.c, x.name) {
-		require.Empty(t, Fields(t, s, l.Name()))
+		require.Empty(t, fixture.Fields(t, s, l.Name()))
 	}
 	require.NoError(t, x.Takeable(x.c, x.name+"-id").ReleaseID(ctx, x.byID.ID()))
 	if !x.Joint() {
-		forced := ForceRelease(t, x.Lock(x.c, x.name+"-force"))
+		forced := fixture.ForceRelease(t, x.Lock(x.c, x.name+"-force"))
 		require.True(t, forced)
 	}
-	Release(t, x.resting) // only shortens the TTL
+	fixture.Release(t, x.resting) // only shortens the TTL
 	for _, l := range x.handles(x.c, x.name+"-rest") {
-		info := InfoOf(t, l)
+		info := fixture.InfoOf(t, l)
 		require.Len(t, info.Holders, 1)
 		require.LessOrEqual(t, info.Holders[0].TTL, 20*time.Second)
-		require.NoError(t, ErrOf(l.ForceRelease(ctx)))
+		require.NoError(t, fixture.ErrOf(l.ForceRelease(ctx)))
 	}
 }
 
@@ -468,7 +471,7 @@ func (x *fullMemory) stays() (list []string) {
 func TestFullMemoryRefusesOnlyAcquisitions(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
-	c, rdb := NewClient(t, s.Client(t)), s.Client(t)
+	c, rdb := fixture.NewClient(t, s.Client(t)), s.Client(t)
 	var all []*fullMemory
 	var toRenew []*primitives.Hold
 	each := func(step string, f func(t *testing.T, x *fullMemory)) {
@@ -481,16 +484,16 @@ func TestFullMemoryRefusesOnlyAcquisitions(t *testing.T) {
 		all, toRenew = append(all, x), append(toRenew, x.toRenew...)
 	}
 	latch := c.CountDownLatch(redistest.Name(t))
-	require.NoError(t, ErrOf(latch.Init(t.Context(), 2)))
+	require.NoError(t, fixture.ErrOf(latch.Init(t.Context(), 2)))
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	each("refused", func(t *testing.T, x *fullMemory) { x.requireRefusals(t) })
-	AwaitRenewal(t, 2, toRenew...)
+	fixture.AwaitRenewal(t, 2, toRenew...)
 	each("released", func(t *testing.T, x *fullMemory) { x.requireReleases(t, s) })
 	require.NoError(t, latch.CountDown(t.Context()))
 	require.NoError(t, latch.CountDown(t.Context()))
 	require.NoError(t, latch.Wait(t.Context()))
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
-	each("nothing is left", func(t *testing.T, x *fullMemory) { RequireClean(t, s, x.name, x.stays()...) })
+	each("nothing is left", func(t *testing.T, x *fullMemory) { fixture.RequireClean(t, s, x.name, x.stays()...) })
 }
 
 // An ACL that forbids what the release needs makes the acquisition fail, before anything is
@@ -514,33 +517,33 @@ func TestACLIsCheckedByTheAcquisition(t *testing.T) {
 				name := redistest.Name(t)
 				args := append([]any{"acl", "setuser", name, "on", ">pw", "+@all", "resetchannels", "resetkeys"}, rules(name)...)
 				require.NoError(t, admin.Do(t.Context(), args...).Err())
-				rightful := u.One(t, NewClient(t, admin), name)
-				c := NewClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = name, "pw" }))
+				rightful := u.One(t, fixture.NewClient(t, admin), name)
+				c := fixture.NewClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = name, "pw" }))
 				l := u.Open(c, name)
 				if lack == "no subscription" {
-					hold := Acquire(t, t.Context(), u.Rival(NewClient(t, admin), name))
-					require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
-					waiting := StartAcquire(t.Context(), l, u.opts()...)
-					AwaitWaiters(t, c, 1)
-					Release(t, hold)
-					Release(t, AwaitHold(t, waiting))
+					hold := fixture.Acquire(t, t.Context(), u.Rival(fixture.NewClient(t, admin), name))
+					require.ErrorIs(t, fixture.ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+					waiting := fixture.StartAcquire(t.Context(), l, u.opts()...)
+					fixture.AwaitWaiters(t, c, 1)
+					fixture.Release(t, hold)
+					fixture.Release(t, fixture.AwaitHold(t, waiting))
 					return
 				}
 				refused := func() {
 					t.Helper()
-					err := ErrOf(l.Acquire(t.Context(), append(u.opts(), primitives.WithWait(SlowPoll))...))
+					err := fixture.ErrOf(l.Acquire(t.Context(), append(u.opts(), primitives.WithWait(fixture.SlowPoll))...))
 					require.Error(t, err)
 					require.Regexp(t, "NOPERM|No permissions", err)
 					require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 				}
 				refused()
-				require.Equal(t, u.Pool, len(Leftovers(t, s, name)) > 0, "nothing but a pool is left")
+				require.Equal(t, u.Pool, len(fixture.Leftovers(t, s, name)) > 0, "nothing but a pool is left")
 				if u.Name == "fair" {
-					hold := Acquire(t, t.Context(), rightful)
+					hold := fixture.Acquire(t, t.Context(), rightful)
 					refused() // it does not queue
-					Release(t, hold)
+					fixture.Release(t, hold)
 				}
-				RequireClean(t, s, name, u.Stays(name)...)
+				fixture.RequireClean(t, s, name, u.Stays(name)...)
 			})
 		}
 	}

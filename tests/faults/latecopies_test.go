@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -30,7 +30,7 @@ type copyTest struct {
 	c       *primitives.Client
 	p       *redistest.Proxy
 	name    string
-	lock    Handle // for rows that need the same handle twice
+	lock    fixture.Handle // for rows that need the same handle twice
 	holds   []*primitives.Hold
 	options []primitives.Option
 }
@@ -40,9 +40,9 @@ func (x *copyTest) ok(err error) {
 	require.NoError(x, err)
 }
 
-func (x *copyTest) hold(l Handle, opts ...primitives.Option) *primitives.Hold {
+func (x *copyTest) hold(l fixture.Handle, opts ...primitives.Option) *primitives.Hold {
 	x.Helper()
-	hold := Acquire(x, context.Background(), l, append(slices.Clone(x.options), opts...)...)
+	hold := fixture.Acquire(x, context.Background(), l, append(slices.Clone(x.options), opts...)...)
 	x.holds = append(x.holds, hold)
 	return hold
 }
@@ -67,34 +67,34 @@ func lateCopies() (list []lateCopy) {
 		list = append(list, lateCopy{name, before, do, after})
 	}
 	add("latch: init", nothing,
-		func(x *copyTest) { x.ok(ErrOf(x.latch().Init(ctx, 3))) },
-		func(x *copyTest) { x.ok(ErrOf(x.latch().Delete(ctx))) })
+		func(x *copyTest) { x.ok(fixture.ErrOf(x.latch().Init(ctx, 3))) },
+		func(x *copyTest) { x.ok(fixture.ErrOf(x.latch().Delete(ctx))) })
 	add("latch: count down",
-		func(x *copyTest) { x.ok(ErrOf(x.latch().Init(ctx, 3))) },
+		func(x *copyTest) { x.ok(fixture.ErrOf(x.latch().Init(ctx, 3))) },
 		func(x *copyTest) { x.ok(x.latch().CountDown(ctx)) }, nothing)
 	add("latch: delete",
-		func(x *copyTest) { x.ok(ErrOf(x.latch().Init(ctx, 3))) },
-		func(x *copyTest) { x.ok(ErrOf(x.latch().Delete(ctx))) },
-		func(x *copyTest) { x.ok(ErrOf(x.latch().Init(ctx, 2))) })
-	for kind, open := range map[string]func(x *copyTest) Countable{
-		"semaphore": func(x *copyTest) Countable { return x.sem() },
-		"permits":   func(x *copyTest) Countable { return x.permits() },
+		func(x *copyTest) { x.ok(fixture.ErrOf(x.latch().Init(ctx, 3))) },
+		func(x *copyTest) { x.ok(fixture.ErrOf(x.latch().Delete(ctx))) },
+		func(x *copyTest) { x.ok(fixture.ErrOf(x.latch().Init(ctx, 2))) })
+	for kind, open := range map[string]func(x *copyTest) fixture.Countable{
+		"semaphore": func(x *copyTest) fixture.Countable { return x.sem() },
+		"permits":   func(x *copyTest) fixture.Countable { return x.permits() },
 	} {
-		set := func(x *copyTest) { x.ok(ErrOf(open(x).Init(ctx, 5))) }
-		add(kind+": init", nothing, set, func(x *copyTest) { x.ok(ErrOf(open(x).Delete(ctx))) })
+		set := func(x *copyTest) { x.ok(fixture.ErrOf(open(x).Init(ctx, 5))) }
+		add(kind+": init", nothing, set, func(x *copyTest) { x.ok(fixture.ErrOf(open(x).Delete(ctx))) })
 		add(kind+": add", set, func(x *copyTest) { x.ok(open(x).Add(ctx, 2)) }, nothing)
-		add(kind+": delete", set, func(x *copyTest) { x.ok(ErrOf(open(x).Delete(ctx))) }, set)
+		add(kind+": delete", set, func(x *copyTest) { x.ok(fixture.ErrOf(open(x).Delete(ctx))) }, set)
 	}
 	add("semaphore: drain",
-		func(x *copyTest) { x.ok(ErrOf(x.sem().Init(ctx, 5))) },
-		func(x *copyTest) { x.ok(ErrOf(x.sem().Drain(ctx))) },
+		func(x *copyTest) { x.ok(fixture.ErrOf(x.sem().Init(ctx, 5))) },
+		func(x *copyTest) { x.ok(fixture.ErrOf(x.sem().Drain(ctx))) },
 		func(x *copyTest) { x.ok(x.sem().Add(ctx, 2)) })
 	add("permits: resize",
-		func(x *copyTest) { x.ok(ErrOf(x.permits().Init(ctx, 5))) },
+		func(x *copyTest) { x.ok(fixture.ErrOf(x.permits().Init(ctx, 5))) },
 		func(x *copyTest) { x.ok(x.permits().Resize(ctx, 3)) },
 		func(x *copyTest) { x.ok(x.permits().Resize(ctx, 7)) })
 	add("permits: release by id",
-		func(x *copyTest) { x.ok(ErrOf(x.permits().Init(ctx, 5))); x.hold(x.permits()) },
+		func(x *copyTest) { x.ok(fixture.ErrOf(x.permits().Init(ctx, 5))); x.hold(x.permits()) },
 		func(x *copyTest) { x.ok(x.permits().ReleaseID(ctx, x.holds[0].ID())) },
 		func(x *copyTest) { x.hold(x.permits()) })
 	for _, kind := range kinds.Locks() {
@@ -103,47 +103,47 @@ func lateCopies() (list []lateCopy) {
 		shared := func(x *copyTest) { x.hold(open(x), owner) }
 		twice := func(x *copyTest) { shared(x); shared(x); shared(x) }
 		add(kind.Name+": force release", take,
-			func(x *copyTest) { x.ok(ErrOf(open(x).ForceRelease(ctx))) }, take)
+			func(x *copyTest) { x.ok(fixture.ErrOf(open(x).ForceRelease(ctx))) }, take)
 		add(kind.Name+": release by id", twice,
 			func(x *copyTest) { x.ok(open(x).ReleaseID(ctx, "o")) }, nothing)
-		add(kind.Name+": release of an owner's count", twice, func(x *copyTest) { Release(x, x.holds[0]) }, nothing)
+		add(kind.Name+": release of an owner's count", twice, func(x *copyTest) { fixture.Release(x, x.holds[0]) }, nothing)
 		add(kind.Name+": acquisition of an owner's count, in doubt", shared,
-			func(x *copyTest) { x.p.DropReplies(1, Script); shared(x) },
-			func(x *copyTest) { Release(x, x.holds[1]) })
+			func(x *copyTest) { x.p.DropReplies(1, fixture.Script); shared(x) },
+			func(x *copyTest) { fixture.Release(x, x.holds[1]) })
 		if kind.Name != "reader" {
 			continue // their last release frees the lock, whatever count a copy has set
 		}
 		add(kind.Name+": nested acquisition and release, in doubt",
 			func(x *copyTest) { take(x) },
 			func(x *copyTest) {
-				x.p.DropReplies(1, Script)
-				Release(x, Acquire(x, x.holds[0].Context(), open(x), x.options...))
+				x.p.DropReplies(1, fixture.Script)
+				fixture.Release(x, fixture.Acquire(x, x.holds[0].Context(), open(x), x.options...))
 			},
-			func(x *copyTest) { Release(x, Acquire(x, x.holds[0].Context(), open(x), x.options...)) })
+			func(x *copyTest) { fixture.Release(x, fixture.Acquire(x, x.holds[0].Context(), open(x), x.options...)) })
 	}
 	for _, kind := range append(kinds.Named(), kinds.Of("multi")) {
 		add(kind.Name+": acquisition, in doubt",
 			func(x *copyTest) { x.lock = kind.One(x, x.c, x.name) },
-			func(x *copyTest) { x.p.DropReplies(1, Script); x.hold(x.lock) },
-			func(x *copyTest) { Release(x, x.holds[0]) })
+			func(x *copyTest) { x.p.DropReplies(1, fixture.Script); x.hold(x.lock) },
+			func(x *copyTest) { fixture.Release(x, x.holds[0]) })
 		if !kind.Pool {
 			add(kind.Name+": acquisition, in doubt, nested in since",
 				func(x *copyTest) { x.lock = kind.One(x, x.c, x.name) },
-				func(x *copyTest) { x.p.DropReplies(1, Script); x.hold(x.lock) },
-				func(x *copyTest) { Acquire(x, x.holds[0].Context(), x.lock, x.options...) })
+				func(x *copyTest) { x.p.DropReplies(1, fixture.Script); x.hold(x.lock) },
+				func(x *copyTest) { fixture.Acquire(x, x.holds[0].Context(), x.lock, x.options...) })
 		}
 		add(kind.Name+": release, in doubt",
 			func(x *copyTest) { x.lock = kind.One(x, x.c, x.name); x.hold(x.lock) },
-			func(x *copyTest) { x.p.DropReplies(1, Script); Release(x, x.holds[0]) },
+			func(x *copyTest) { x.p.DropReplies(1, fixture.Script); fixture.Release(x, x.holds[0]) },
 			func(x *copyTest) { x.hold(x.lock) })
 		add(kind.Name+": rolled back acquisition, in doubt",
 			func(x *copyTest) { x.lock = kind.One(x, x.c, x.name) },
 			func(x *copyTest) {
-				x.p.DropCommands(1000, Script)
+				x.p.DropCommands(1000, fixture.Script)
 				_, err := x.lock.TryAcquire(ctx, x.options...)
 				require.Error(x, err)
 			},
-			func(x *copyTest) { Release(x, Acquire(x, ctx, x.lock, x.options...)) })
+			func(x *copyTest) { fixture.Release(x, fixture.Acquire(x, ctx, x.lock, x.options...)) })
 	}
 	return list
 }
@@ -170,19 +170,19 @@ func (tt *lateCopy) run(t *testing.T, s *redistest.Server) {
 	x := &copyTest{
 		T: t, p: s.Proxy(t), name: redistest.Name(t), options: []primitives.Option{primitives.WithLease(time.Hour)},
 	}
-	x.c = NewClient(t, x.p.Client(t, FastRetries))
+	x.c = fixture.NewClient(t, x.p.Client(t, fixture.FastRetries))
 	rdb := s.Client(t)
 	tt.before(x)
 	x.p.Record()
 	tt.do(x)
-	copies := ScriptsOf(x.p)
+	copies := fixture.ScriptsOf(x.p)
 	require.NotEmpty(t, copies)
 	x.p.Heal()
 	tt.after(x)
 	time.Sleep(copyAge)
 	before := valuesOf(t, rdb, s, x.name)
 	for range 2 {
-		Replay(t, rdb, copies)
+		fixture.Replay(t, rdb, copies)
 		slices.Reverse(copies)
 	}
 	require.Equal(t, before, valuesOf(t, rdb, s, x.name))
@@ -225,10 +225,10 @@ func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 		name string
 	}
 	ctx := context.Background()
-	setHere := func(e *env) { require.NoError(e.t, ErrOf(e.sem.Init(ctx, 2))) }
+	setHere := func(e *env) { require.NoError(e.t, fixture.ErrOf(e.sem.Init(ctx, 2))) }
 	addHere := func(e *env) { require.NoError(e.t, e.sem.Add(ctx, 2)) }
 	setByJava := func(e *env) { require.NoError(e.t, e.rdb.SetNX(ctx, e.name, 2, 0).Err()) }
-	deleteHere := func(e *env) { require.NoError(e.t, ErrOf(e.sem.Delete(ctx))) }
+	deleteHere := func(e *env) { require.NoError(e.t, fixture.ErrOf(e.sem.Delete(ctx))) }
 	deleteByJava := func(e *env) { require.NoError(e.t, e.rdb.Del(ctx, e.name).Err()) }
 	lose := func(e *env) { // as a FLUSHALL
 		for _, key := range e.rdb.Keys(ctx, "*"+e.name+"*").Val() {
@@ -237,7 +237,7 @@ func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 	}
 	loseNoticed := func(e *env) { // another program deletes it, and an acquisition here finds that
 		deleteByJava(e)
-		require.ErrorIs(e.t, ErrOf(e.sem.TryAcquire(ctx)), primitives.ErrNotAcquired)
+		require.ErrorIs(e.t, fixture.ErrOf(e.sem.TryAcquire(ctx)), primitives.ErrNotAcquired)
 	}
 	for _, tt := range []struct {
 		name              string
@@ -261,20 +261,20 @@ func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 			if held == "acquired a day ago" && !tt.dayOld {
 				continue
 			}
-			RunEmbedded(t, tt.name+", "+held, func(t *testing.T, s *redistest.Server) {
+			fixture.RunEmbedded(t, tt.name+", "+held, func(t *testing.T, s *redistest.Server) {
 				p := s.Proxy(t)
-				c := NewClient(t, p.Client(t, FastRetries), primitives.WithClientName(""))
+				c := fixture.NewClient(t, p.Client(t, fixture.FastRetries), primitives.WithClientName(""))
 				e := &env{t: t, rdb: s.Client(t), name: redistest.Name(t)}
 				e.sem = c.Semaphore(e.name)
 				tt.made(e)
-				hold := Acquire(t, ctx, e.sem)
+				hold := fixture.Acquire(t, ctx, e.sem)
 				if held == "handed off" {
-					rest := Acquire(t, ctx, e.sem)
-					waiting := StartAcquire(ctx, e.sem)
-					AwaitWaiters(t, c, 1)
-					Release(t, hold)
-					hold = AwaitHold(t, waiting)
-					Release(t, rest)
+					rest := fixture.Acquire(t, ctx, e.sem)
+					waiting := fixture.StartAcquire(ctx, e.sem)
+					fixture.AwaitWaiters(t, c, 1)
+					fixture.Release(t, hold)
+					hold = fixture.AwaitHold(t, waiting)
+					fixture.Release(t, rest)
 				}
 				tt.lost(e)
 				tt.again(e)
@@ -282,9 +282,9 @@ func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 				case "acquired a day ago":
 					time.Sleep(25 * time.Hour) // Redis has forgotten the acquisition
 				case "the release is lost":
-					p.DropCommands(1, Script)
+					p.DropCommands(1, fixture.Script)
 				case "the reply to the release is lost":
-					p.DropReplies(1, Script)
+					p.DropReplies(1, fixture.Script)
 				}
 				if err := hold.Release(ctx); strings.HasPrefix(tt.name, "all keys lost") && strings.HasSuffix(held, "is lost") {
 					require.NoError(t, err, "the copy that was not answered may have released it")
@@ -293,9 +293,9 @@ func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 				}
 				require.Equal(t, "2", e.rdb.Get(ctx, e.name).Val())
 				// The new one works.
-				first, second := Acquire(t, ctx, e.sem), Acquire(t, ctx, e.sem)
-				require.ErrorIs(t, ErrOf(e.sem.TryAcquire(ctx)), primitives.ErrNotAcquired)
-				Release(t, first, second)
+				first, second := fixture.Acquire(t, ctx, e.sem), fixture.Acquire(t, ctx, e.sem)
+				require.ErrorIs(t, fixture.ErrOf(e.sem.TryAcquire(ctx)), primitives.ErrNotAcquired)
+				fixture.Release(t, first, second)
 				require.Equal(t, "2", e.rdb.Get(ctx, e.name).Val())
 				deleteHere(e)
 				time.Sleep(3*time.Minute + time.Second)
@@ -310,22 +310,22 @@ func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 func TestEpochLastsAsLongAsItsSemaphore(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		c, rdb, name := NewClient(t, s.Client(t)), s.Client(t), redistest.Name(t)
+		c, rdb, name := fixture.NewClient(t, s.Client(t)), s.Client(t), redistest.Name(t)
 		sem, epoch := c.Semaphore(name), "redisson_unlock_latch:{"+name+"}:epoch"
 		require.NoError(t, rdb.Set(t.Context(), name, 1, 0).Err())
-		Release(t, Acquire(t, t.Context(), sem))
+		fixture.Release(t, fixture.Acquire(t, t.Context(), sem))
 		require.Zero(t, rdb.Exists(t.Context(), epoch).Val())
 		require.NoError(t, rdb.Del(t.Context(), name).Err())
 
-		InitPool(t, sem, 1)
-		hold := Acquire(t, t.Context(), sem)
+		fixture.InitPool(t, sem, 1)
+		hold := fixture.Acquire(t, t.Context(), sem)
 		require.Equal(t, time.Duration(-1), rdb.PTTL(t.Context(), epoch).Val(), "as the semaphore")
-		Release(t, hold)
+		fixture.Release(t, hold)
 		require.NoError(t, rdb.Expire(t.Context(), name, time.Hour).Err())
-		Release(t, Acquire(t, t.Context(), sem))
+		fixture.Release(t, fixture.Acquire(t, t.Context(), sem))
 		require.InDelta(t, 25*time.Hour, rdb.PTTL(t.Context(), epoch).Val(), float64(time.Minute))
 		require.NoError(t, rdb.Persist(t.Context(), name).Err())
-		Release(t, Acquire(t, t.Context(), sem))
+		fixture.Release(t, fixture.Acquire(t, t.Context(), sem))
 		require.Equal(t, time.Duration(-1), rdb.PTTL(t.Context(), epoch).Val())
 	})
 }
@@ -347,9 +347,9 @@ func TestNothingStaysOfAcquisitions(t *testing.T) {
 				t.Parallel()
 				s := redistest.Fresh(t)
 				rdb := s.Client(t)
-				clients := []*primitives.Client{NewClient(t, s.Client(t)), NewClient(t, s.Client(t))}
-				handles := []Handle{kind.One(t, clients[0], "x"), kind.One(t, clients[1], "x")}
-				Release(t, Acquire(t, t.Context(), handles[0], opts...))
+				clients := []*primitives.Client{fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))}
+				handles := []fixture.Handle{kind.One(t, clients[0], "x"), kind.One(t, clients[1], "x")}
+				fixture.Release(t, fixture.Acquire(t, t.Context(), handles[0], opts...))
 				n := redistest.Sized(s, redistest.Scaled(s, 1000), 1_000_000)
 				before := slices.DeleteFunc(rdb.Keys(t.Context(), "*").Val(), func(key string) bool {
 					return rdb.PTTL(t.Context(), key).Val() >= 0 // of this acquisition, and expires too
@@ -361,7 +361,7 @@ func TestNothingStaysOfAcquisitions(t *testing.T) {
 					go func() {
 						var err error
 						for j := 0; j < n/cap(done) && err == nil; j++ {
-							ctx, cancel := context.WithTimeout(t.Context(), Soon)
+							ctx, cancel := context.WithTimeout(t.Context(), fixture.Soon)
 							if j%3 == 0 { // some of them in vain
 								cancel()
 								ctx, cancel = context.WithTimeout(t.Context(), time.Duration(j%20)*100*time.Microsecond)
@@ -435,15 +435,17 @@ func TestClientsThatNoLongerWaitAreForgotten(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, rdb := redistest.Name(t), s.Client(t)
 		clients := "redlatch_lock_clients:{" + name + "}"
-		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).FairLock(name))
-		waits := StartAcquire(t.Context(), NewClient(t, s.Client(t)).FairLock(name))
-		redistest.WaitFor(t, Soon, func() bool { return rdb.LLen(t.Context(), fairQueueOf(name)).Val() == 1 }, "it waits")
+		hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).FairLock(name))
+		waits := fixture.StartAcquire(t.Context(), fixture.NewClient(t, s.Client(t)).FairLock(name))
+		redistest.WaitFor(t, fixture.Soon, func() bool { return rdb.LLen(t.Context(), fairQueueOf(name)).Val() == 1 },
+			"it waits")
 		const gone = 20
 		for range gone {
-			l := NewClient(t, s.Client(t)).FairLock(name)
-			require.ErrorIs(t, ErrOf(l.Acquire(t.Context(), primitives.WithWait(time.Millisecond))), primitives.ErrNotAcquired)
+			l := fixture.NewClient(t, s.Client(t)).FairLock(name)
+			require.ErrorIs(t, fixture.ErrOf(l.Acquire(t.Context(), primitives.WithWait(time.Millisecond))),
+				primitives.ErrNotAcquired)
 		}
-		redistest.WaitFor(t, Soon, func() bool {
+		redistest.WaitFor(t, fixture.Soon, func() bool {
 			return rdb.LLen(t.Context(), fairQueueOf(name)).Val() == 1
 		}, "they have left")
 		// Their last heartbeats were 11 s ago. The waiter's own is a second old at most.
@@ -455,12 +457,13 @@ func TestClientsThatNoLongerWaitAreForgotten(t *testing.T) {
 				rdb.HIncrBy(t.Context(), clients, field, -11_000)
 			}
 		}
-		redistest.WaitFor(t, Soon, func() bool { return rdb.HLen(t.Context(), clients).Val() < 10 }, "they are forgotten")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return rdb.HLen(t.Context(), clients).Val() < 10 },
+			"they are forgotten")
 		require.True(t, rdb.HExists(t.Context(), clients, life).Val())
 		require.Equal(t, life, rdb.HGet(t.Context(), clients, "id "+idOfWaiter(rdb, name)).Val())
-		Release(t, hold)
-		Release(t, AwaitHold(t, waits))
-		RequireClean(t, s, name)
+		fixture.Release(t, hold)
+		fixture.Release(t, fixture.AwaitHold(t, waits))
+		fixture.RequireClean(t, s, name)
 	})
 }
 
@@ -469,28 +472,30 @@ func TestClientsAreNotForgottenBeforeTheirWaiters(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, rdb := redistest.Name(t), s.Client(t)
-		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).FairLock(name))
+		hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).FairLock(name))
 		p := s.Proxy(t)
-		silent := StartAcquire(t.Context(), NewClient(t, p.Client(t)).FairLock(name), primitives.WithWaiterTimeout(time.Hour))
-		redistest.WaitFor(t, Soon, func() bool { return rdb.LLen(t.Context(), fairQueueOf(name)).Val() == 1 }, "it waits")
-		AwaitWaiter(t, s, name)
+		silent := fixture.StartAcquire(t.Context(), fixture.NewClient(t, p.Client(t)).FairLock(name),
+			primitives.WithWaiterTimeout(time.Hour))
+		redistest.WaitFor(t, fixture.Soon, func() bool { return rdb.LLen(t.Context(), fairQueueOf(name)).Val() == 1 },
+			"it waits")
+		fixture.AwaitWaiter(t, s, name)
 		p.BlackHole(true)
 		head := rdb.LIndex(t.Context(), fairQueueOf(name), 0).Val()
 		entry := rdb.HGet(t.Context(), "redlatch_lock_waiters:{"+name+"}", head).Val()
 		life, _, _ := strings.Cut(entry, " ")
 		clients := "redlatch_lock_clients:{" + name + "}"
 		rdb.HIncrBy(t.Context(), clients, life, -30*60_000)
-		waits := StartAcquire(t.Context(), NewClient(t, s.Client(t)).FairLock(name))
-		redistest.WaitFor(t, Soon, func() bool {
+		waits := fixture.StartAcquire(t.Context(), fixture.NewClient(t, s.Client(t)).FairLock(name))
+		redistest.WaitFor(t, fixture.Soon, func() bool {
 			swept, _, _ := strings.Cut(rdb.HGet(t.Context(), clients, "swept").Val(), " ")
 			return swept != "" && rdb.LLen(t.Context(), fairQueueOf(name)).Val() == 2
 		}, "the second waiter has looked")
 		require.True(t, rdb.HExists(t.Context(), clients, life).Val())
 		require.Equal(t, head, rdb.LIndex(t.Context(), fairQueueOf(name), 0).Val(), "it keeps its place")
 		p.Heal()
-		Release(t, hold)
-		Release(t, AwaitHold(t, silent))
-		Release(t, AwaitHold(t, waits))
+		fixture.Release(t, hold)
+		fixture.Release(t, fixture.AwaitHold(t, silent))
+		fixture.Release(t, fixture.AwaitHold(t, waits))
 	})
 }
 

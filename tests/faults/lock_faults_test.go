@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -23,7 +23,7 @@ func TestC7Errors(t *testing.T) {
 	t.Run("a waiter retries after transport errors", transportErrorsWhileWaiting)
 	redistest.RunBubble(t, "a cancelled waiter joins the last transport error", transportErrorJoined)
 	t.Run("the error has the operation, the kind and the name", func(t *testing.T) {
-		c := NewClient(t, redistest.Miniredis(t).Client(t))
+		c := fixture.NewClient(t, redistest.Miniredis(t).Client(t))
 		_, err := c.Lock("").Acquire(t.Context())
 		e, ok := errors.AsType[*primitives.Error](err)
 		require.True(t, ok)
@@ -36,44 +36,44 @@ func TestC7Errors(t *testing.T) {
 // transportErrorsWhileWaiting makes Redis unreachable for two waiters. The bounded one times out,
 // and the other acquires once Redis is back.
 func transportErrorsWhileWaiting(t *testing.T) {
-	x := OnLock(t, redistest.Redis(t))
+	x := fixture.OnLock(t, redistest.Redis(t))
 	p := x.S.Proxy(t)
-	hold := Acquire(t, t.Context(), x.L)
-	c := NewClient(t, p.Client(t, ShortTimeouts))
+	hold := fixture.Acquire(t, t.Context(), x.L)
+	c := fixture.NewClient(t, p.Client(t, fixture.ShortTimeouts))
 	other := c.Lock(x.Name)
-	waiting := StartAcquire(t.Context(), other)
-	bounded := StartAcquire(t.Context(), other, primitives.WithWait(3*time.Second))
-	AwaitWaiter(t, x.S, x.Name)
-	AwaitWaiters(t, c, 2) // or the outage could meet the first attempt of one of them
+	waiting := fixture.StartAcquire(t.Context(), other)
+	bounded := fixture.StartAcquire(t.Context(), other, primitives.WithWait(3*time.Second))
+	fixture.AwaitWaiter(t, x.S, x.Name)
+	fixture.AwaitWaiters(t, c, 2) // or the outage could meet the first attempt of one of them
 	p.Cut()
-	r := Await(t, bounded)
+	r := fixture.Await(t, bounded)
 	require.ErrorIs(t, r.Err, primitives.ErrNotAcquired)
 	require.Empty(t, waiting, "a waiter without a limit retries")
 	p.Heal()
-	Release(t, hold)
-	Release(t, AwaitHold(t, waiting))
-	RequireClean(t, x.S, x.Name)
+	fixture.Release(t, hold)
+	fixture.Release(t, fixture.AwaitHold(t, waiting))
+	fixture.RequireClean(t, x.S, x.Name)
 }
 
 // transportErrorJoined cancels a waiter while Redis is unreachable. Its error has all three causes.
 // It runs in fake time.
 func transportErrorJoined(t *testing.T) {
-	x := OnLock(t, redistest.Embedded(t))
+	x := fixture.OnLock(t, redistest.Embedded(t))
 	p := x.S.Proxy(t)
-	hold := Acquire(t, t.Context(), x.L)
+	hold := fixture.Acquire(t, t.Context(), x.L)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	other := NewClient(t, p.Client(t, ShortTimeouts)).Lock(x.Name)
-	waiting := StartAcquire(ctx, other)
-	AwaitWaiter(t, x.S, x.Name)
+	other := fixture.NewClient(t, p.Client(t, fixture.ShortTimeouts)).Lock(x.Name)
+	waiting := fixture.StartAcquire(ctx, other)
+	fixture.AwaitWaiter(t, x.S, x.Name)
 	p.Cut()
 	time.Sleep(1500 * time.Millisecond) // at least one slow poll fails
-	cancel(ErrTest)
-	r := Await(t, waiting)
+	cancel(fixture.ErrTest)
+	r := fixture.Await(t, waiting)
 	require.ErrorIs(t, r.Err, primitives.ErrNotAcquired)
-	require.ErrorIs(t, r.Err, ErrTest)
+	require.ErrorIs(t, r.Err, fixture.ErrTest)
 	require.ErrorIs(t, r.Err, primitives.ErrUnavailable)
 	require.ErrorContains(t, r.Err, "connection refused")
-	Release(t, hold)
+	fixture.Release(t, hold)
 }
 
 // C11: Release ends in bounded time, and is retried in the background.
@@ -85,11 +85,11 @@ func TestC11ReleaseWithoutAnAnswer(t *testing.T) {
 }
 
 func releaseWithoutAnswer(t *testing.T) {
-	x := OnLock(t, redistest.Redis(t))
+	x := fixture.OnLock(t, redistest.Redis(t))
 	p := x.S.Proxy(t)
-	heard := &Recorder{}
-	l := NewClient(t, p.Client(t, ShortTimeouts), heard.Option()).Lock(x.Name)
-	hold := Acquire(t, t.Context(), l)
+	heard := &fixture.Recorder{}
+	l := fixture.NewClient(t, p.Client(t, fixture.ShortTimeouts), heard.Option()).Lock(x.Name)
+	hold := fixture.Acquire(t, t.Context(), l)
 	p.BlackHole(true)
 	began := time.Now()
 	err := hold.Release(t.Context())
@@ -97,46 +97,46 @@ func releaseWithoutAnswer(t *testing.T) {
 	require.NotErrorIs(t, err, primitives.ErrLost)
 	require.Less(t, time.Since(began), 10*time.Second, "it would be repeated for the lease, 30 s")
 	require.Len(t, heard.All(primitives.EventReleaseFailed), 1)
-	RequireEnds(t, hold.Context(), primitives.ErrReleased)
+	fixture.RequireEnds(t, hold.Context(), primitives.ErrReleased)
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
 	p.Heal()
-	Release(t, Acquire(t, t.Context(), x.L)) // a retry in the background has freed it
-	RequireClean(t, x.S, x.Name)
+	fixture.Release(t, fixture.Acquire(t, t.Context(), x.L)) // a retry in the background has freed it
+	fixture.RequireClean(t, x.S, x.Name)
 }
 
 // releaseReturnsWithin5s runs in fake time.
 func releaseReturnsWithin5s(t *testing.T) {
-	x := OnLock(t, redistest.Embedded(t))
+	x := fixture.OnLock(t, redistest.Embedded(t))
 	p := x.S.Proxy(t)
-	l := NewClient(t, p.Client(t, func(o *redis.Options) { o.ReadTimeout = 7 * time.Second })).Lock(x.Name)
-	hold := Acquire(t, t.Context(), l)
+	l := fixture.NewClient(t, p.Client(t, func(o *redis.Options) { o.ReadTimeout = 7 * time.Second })).Lock(x.Name)
+	hold := fixture.Acquire(t, t.Context(), l)
 	p.BlackHole(true)
 	began := time.Now()
 	require.Error(t, hold.Release(t.Context()))
 	require.Equal(t, 5*time.Second, time.Since(began))
 	p.Reset()
 	p.Heal()
-	Release(t, Acquire(t, t.Context(), x.L))
+	fixture.Release(t, fixture.Acquire(t, t.Context(), x.L))
 }
 
 // backgroundReleaseOutOfOrder checks that the background retry of the inner release, which writes
 // the count that it wants, does not undo the release of the middle hold that came after it. It runs
 // in fake time.
 func backgroundReleaseOutOfOrder(t *testing.T) {
-	x := OnLock(t, redistest.Embedded(t))
+	x := fixture.OnLock(t, redistest.Embedded(t))
 	p := x.S.Proxy(t)
-	l := NewClient(t, p.Client(t, ShortTimeouts, NoRetries)).Lock(x.Name)
-	outer := Acquire(t, t.Context(), l)
-	middle := Acquire(t, outer.Context(), l)
-	inner := Acquire(t, middle.Context(), l)
-	p.DropCommands(1, Script)
+	l := fixture.NewClient(t, p.Client(t, fixture.ShortTimeouts, fixture.NoRetries)).Lock(x.Name)
+	outer := fixture.Acquire(t, t.Context(), l)
+	middle := fixture.Acquire(t, outer.Context(), l)
+	inner := fixture.Acquire(t, middle.Context(), l)
+	p.DropCommands(1, fixture.Script)
 	require.Error(t, inner.Release(t.Context()))
-	Release(t, middle)
+	fixture.Release(t, middle)
 	require.Equal(t, "1", x.Count(t, outer.ID()))
 	time.Sleep(20 * time.Second) // time for retries in the background
 	require.Equal(t, "1", x.Count(t, outer.ID()))
-	Release(t, outer)
-	RequireClean(t, x.S, x.Name)
+	fixture.Release(t, outer)
+	fixture.RequireClean(t, x.S, x.Name)
 }
 
 // C12: a release without an answer is not an error of Do.
@@ -144,30 +144,30 @@ func TestC12DoSucceedsIfOnlyTheReleaseFails(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	p := s.Proxy(t)
-	heard := &Recorder{}
+	heard := &fixture.Recorder{}
 	name := redistest.Name(t)
-	l := NewClient(t, p.Client(t, ShortTimeouts), heard.Option()).Lock(name)
+	l := fixture.NewClient(t, p.Client(t, fixture.ShortTimeouts), heard.Option()).Lock(name)
 	require.NoError(t, l.Do(t.Context(), func(context.Context) error { p.BlackHole(true); return nil }))
 	require.Len(t, heard.All(primitives.EventReleaseFailed), 1)
 	p.Heal()
-	RequireClean(t, s, name)
+	fixture.RequireClean(t, s, name)
 }
 
 // Each command has an attempt without a reply, and copies of all of them come late. Each
 // acquisition still issues exactly one token.
 func TestC14TokenExactlyOnce(t *testing.T) {
 	t.Parallel()
-	EachFenced(t, func(t *testing.T, x *FencedTest) {
+	fixture.EachFenced(t, func(t *testing.T, x *fixture.FencedTest) {
 		measured, cuts := redistest.Bar(t, x.S, 1), 0
 		p := x.S.Proxy(t)
-		l := NewClient(t, p.Client(t, FastRetries)).FencedLock(x.Name)
+		l := fixture.NewClient(t, p.Client(t, fixture.FastRetries)).FencedLock(x.Name)
 		want, recorded := int64(0), time.Now()
 		var calls sync.Map // the call that has first sent a command, as a number
 		p.Record()
 		copies := func() {
 			p.Heal()
 			require.Equal(t, want, x.Last(t))
-			Replay(t, x.Rdb, ScriptsOf(p))
+			fixture.Replay(t, x.Rdb, fixture.ScriptsOf(p))
 			require.Equal(t, want, x.Last(t), "late copies issue no token")
 			recorded = time.Now()
 			p.Record()
@@ -189,7 +189,7 @@ func TestC14TokenExactlyOnce(t *testing.T) {
 				p.Heal()
 				call := cuts
 				p.DropReplies(lost, func(args []string) bool {
-					if !Script(args) {
+					if !fixture.Script(args) {
 						return false
 					}
 					first, _ := calls.LoadOrStore(strings.Join(args, " "), call)
@@ -198,15 +198,15 @@ func TestC14TokenExactlyOnce(t *testing.T) {
 			}
 			want++
 			disturb()
-			hold := Acquire(t, t.Context(), l, opts...)
+			hold := fixture.Acquire(t, t.Context(), l, opts...)
 			require.Equal(t, want, hold.Token())
 			disturb()
-			inner := Acquire(t, hold.Context(), l, opts...)
+			inner := fixture.Acquire(t, hold.Context(), l, opts...)
 			require.Equal(t, want, inner.Token())
 			disturb()
-			Release(t, inner)
+			fixture.Release(t, inner)
 			disturb()
-			Release(t, hold)
+			fixture.Release(t, hold)
 		}
 		copies()
 		measured("%d replies lost in %d times four calls: acquire and release, and both nested", cuts, n)
@@ -219,9 +219,9 @@ func TestLockerRetriesDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	p := s.Proxy(t)
-	events := &Recorder{}
+	events := &fixture.Recorder{}
 	name := redistest.Name(t)
-	mu := NewClient(t, p.Client(t, ShortTimeouts), events.Option()).Lock(name).Locker(t.Context())
+	mu := fixture.NewClient(t, p.Client(t, fixture.ShortTimeouts), events.Option()).Lock(name).Locker(t.Context())
 	p.Refuse(true)
 	require.False(t, mu.TryLock())
 	require.Error(t, events.Await(t, primitives.EventWait).Err)
@@ -230,7 +230,7 @@ func TestLockerRetriesDuringAnOutage(t *testing.T) {
 		mu.Lock()
 		close(locked)
 	}()
-	redistest.WaitFor(t, Soon, func() bool {
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		return len(events.All(primitives.EventWait)) > 2
 	}, "the outage is reported")
 	select {
@@ -240,7 +240,7 @@ func TestLockerRetriesDuringAnOutage(t *testing.T) {
 	}
 	p.Heal()
 	<-locked
-	require.Len(t, Fields(t, s, name), 1)
+	require.Len(t, fixture.Fields(t, s, name), 1)
 	mu.Unlock()
-	RequireClean(t, s, name)
+	fixture.RequireClean(t, s, name)
 }

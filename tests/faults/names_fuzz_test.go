@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -133,7 +133,7 @@ func FuzzNames(f *testing.F) {
 	admin := s.Client(f)
 	cluster, err := primitives.New(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}}))
 	require.NoError(f, err)
-	f.Cleanup(func() { CloseNow(cluster) })
+	f.Cleanup(func() { fixture.CloseNow(cluster) })
 	done, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, name := range []string{
@@ -154,10 +154,10 @@ func FuzzNames(f *testing.F) {
 		rdb := s.Client(t)
 		hook := &keysHook{}
 		rdb.AddHook(hook)
-		c := NewClient(t, rdb, primitives.WithPrefix(prefix), primitives.WithClientName(""))
+		c := fixture.NewClient(t, rdb, primitives.WithPrefix(prefix), primitives.WithClientName(""))
 		handle := kind.Open(c, name)
 		if name == "" {
-			require.ErrorIs(t, ErrOf(handle.TryAcquire(ctx)), primitives.ErrInvalid)
+			require.ErrorIs(t, fixture.ErrOf(handle.TryAcquire(ctx)), primitives.ErrInvalid)
 			require.Empty(t, hook.keys)
 			return
 		}
@@ -165,7 +165,7 @@ func FuzzNames(f *testing.F) {
 		if p, ok := handle.(kinds.Pool); ok {
 			require.NoError(t, p.Add(ctx, 1))
 		}
-		hold := Acquire(t, ctx, handle, primitives.WithWait(5*time.Second))
+		hold := fixture.Acquire(t, ctx, handle, primitives.WithWait(5*time.Second))
 		require.Equal(t, name, hold.Name())
 		keys := redistest.Keys(t, s, "*")
 		require.Contains(t, keys, prefix+name)
@@ -173,7 +173,7 @@ func FuzzNames(f *testing.F) {
 			Info(context.Context) (primitives.Info, error)
 			Name() string
 		})
-		info := InfoOf(t, described)
+		info := fixture.InfoOf(t, described)
 		require.Equal(t, []string{name, name, kind.Name}, []string{info.Name, described.Name(), info.Kind})
 		if _, ok := handle.(*primitives.Lock); ok && !strings.HasPrefix(prefix+name, "redlatch_") &&
 			!strings.HasPrefix(prefix+name, "redisson_unlock_latch:") {
@@ -185,7 +185,7 @@ func FuzzNames(f *testing.F) {
 			}
 			require.Equal(t, []string{name}, listed)
 		}
-		Release(t, hold)
+		fixture.Release(t, hold)
 		hook.mu.Lock()
 		defer hook.mu.Unlock()
 		for _, key := range slices.Concat(keys, hook.keys, redistest.Keys(t, s, "*")) {
@@ -217,7 +217,7 @@ func TestNamesOnACluster(t *testing.T) {
 	} {
 		t.Run(about, func(t *testing.T) {
 			t.Parallel()
-			one, two := NewClient(t, servers.ClusterClient(t)), newFarClient(t, servers.ClusterClient(t))
+			one, two := fixture.NewClient(t, servers.ClusterClient(t)), newFarClient(t, servers.ClusterClient(t))
 			use := methodsOf
 			if strings.Contains(name, "{") {
 				use = methodsOfLocks

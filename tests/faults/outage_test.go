@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -43,7 +43,7 @@ func TestOutageCollectsNothing(t *testing.T) {
 			const rate = 200 // attempts a second
 			s := redistest.Fresh(t)
 			p := s.Proxy(t)
-			c := NewClient(t, p.Client(t), primitives.WithCommandTimeout(timeout))
+			c := fixture.NewClient(t, p.Client(t), primitives.WithCommandTimeout(timeout))
 			name := redistest.Name(t)
 			var warm sync.WaitGroup
 			for i := range 20 { // opens connections
@@ -55,7 +55,7 @@ func TestOutageCollectsNothing(t *testing.T) {
 				})
 			}
 			warm.Wait()
-			held := Acquire(t, t.Context(), c.Lock(name+"-held"), primitives.WithLease(5*time.Minute))
+			held := fixture.Acquire(t, t.Context(), c.Lock(name+"-held"), primitives.WithLease(5*time.Minute))
 
 			before, most := runtime.NumGoroutine(), 0
 			outage.begin(p)
@@ -78,7 +78,7 @@ func TestOutageCollectsNothing(t *testing.T) {
 			p.Heal()
 			healed := time.Now()
 			left := func() int { return len(redistest.Keys(t, s, name+"*")) }
-			for left() > 0 && time.Since(healed) < 2*Soon {
+			for left() > 0 && time.Since(healed) < 2*fixture.Soon {
 				time.Sleep(20 * time.Millisecond)
 			}
 			t.Logf("goroutines: %d before, %d at most; %d locks taken, rolled back after %v",
@@ -102,27 +102,27 @@ func TestClosedRedisClientEndsCalls(t *testing.T) {
 			t.Parallel()
 			name := redistest.Name(t)
 			rdb := s.Client(t)
-			other := Acquire(t, t.Context(), kind.Lock(NewClient(t, s.Client(t)), name))
+			other := fixture.Acquire(t, t.Context(), kind.Lock(fixture.NewClient(t, s.Client(t)), name))
 			if kind.Shared { // readers do not wait for each other
-				Release(t, other)
-				other = Acquire(t, t.Context(), kind.Rival(NewClient(t, s.Client(t)), name))
+				fixture.Release(t, other)
+				other = fixture.Acquire(t, t.Context(), kind.Rival(fixture.NewClient(t, s.Client(t)), name))
 			}
-			defer Release(t, other)
-			var waiting Recorder
-			c := NewClient(t, rdb, waiting.Option())
-			waiters := []<-chan Result{}
+			defer fixture.Release(t, other)
+			var waiting fixture.Recorder
+			c := fixture.NewClient(t, rdb, waiting.Option())
+			waiters := []<-chan fixture.Result{}
 			for range 3 {
-				waiters = append(waiters, StartAcquire(context.Background(), kind.Lock(c, name)))
+				waiters = append(waiters, fixture.StartAcquire(context.Background(), kind.Lock(c, name)))
 			}
-			redistest.WaitFor(t, Soon, func() bool { return len(waiting.All(primitives.EventWait)) == 3 }, "they wait")
+			redistest.WaitFor(t, fixture.Soon, func() bool { return len(waiting.All(primitives.EventWait)) == 3 }, "they wait")
 			require.NoError(t, rdb.Close())
 			closed := time.Now()
 			for _, w := range waiters {
-				err := Await(t, w).Err
+				err := fixture.Await(t, w).Err
 				require.ErrorIs(t, err, redis.ErrClosed)
 				require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 			}
-			require.ErrorIs(t, ErrOf(kind.Lock(c, name).Acquire(context.Background())), redis.ErrClosed)
+			require.ErrorIs(t, fixture.ErrOf(kind.Lock(c, name).Acquire(context.Background())), redis.ErrClosed)
 			require.Less(t, time.Since(closed), 5*time.Second)
 		})
 	}
@@ -133,14 +133,14 @@ func TestClosedAsACauseIsNoClosedRedisClient(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
-	l := NewClient(t, s.Client(t)).Lock(name)
-	other := Acquire(t, t.Context(), l)
+	l := fixture.NewClient(t, s.Client(t)).Lock(name)
+	other := fixture.Acquire(t, t.Context(), l)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	time.AfterFunc(20*time.Millisecond, func() { cancel(redis.ErrClosed) })
 	_, err := l.Acquire(ctx)
 	require.ErrorIs(t, err, redis.ErrClosed)
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
-	Release(t, other)
+	fixture.Release(t, other)
 }
 
 // A call whose context has no end ends with the command timeout on a new connection too, whose
@@ -157,14 +157,14 @@ func TestSlowHandshakeDoesNotOutlastTheCommandTimeout(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := redistest.Embedded(t).Proxy(t)
 				rdb := p.Client(t, func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = timeout, timeout })
-				c := NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
+				c := fixture.NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
 				if tt.warm {
-					Release(t, Acquire(t, context.Background(), c.Lock("warm")))
+					fixture.Release(t, fixture.Acquire(t, context.Background(), c.Lock("warm")))
 					p.Reset()
 				}
 				p.Delay(timeout / 2)
 				began := time.Now()
-				require.ErrorIs(t, ErrOf(c.Lock("name").Acquire(context.Background())), primitives.ErrUnavailable)
+				require.ErrorIs(t, fixture.ErrOf(c.Lock("name").Acquire(context.Background())), primitives.ErrUnavailable)
 				require.LessOrEqual(t, time.Since(began), timeout+50*time.Millisecond, "and not the sum of all replies")
 				p.Heal()
 			})
@@ -196,10 +196,10 @@ func TestCloseEndsWhenRedisIsSilent(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			p := s.Proxy(t)
-			c := NewClient(t, p.Client(t, tt.tweak), primitives.WithCommandTimeout(timeout))
+			c := fixture.NewClient(t, p.Client(t, tt.tweak), primitives.WithCommandTimeout(timeout))
 			name := redistest.Name(t)
-			held := Acquire(t, t.Context(), c.Lock(name), primitives.WithLease(time.Minute))
-			checked := Acquire(t, t.Context(), c.Lock(name+"-checked"))
+			held := fixture.Acquire(t, t.Context(), c.Lock(name), primitives.WithLease(time.Minute))
+			checked := fixture.Acquire(t, t.Context(), c.Lock(name+"-checked"))
 			tt.begin(p)
 			var calls sync.WaitGroup
 			calls.Go(func() { _ = checked.Check(context.Background()) })

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -20,8 +20,9 @@ var lastsForMinutes = primitives.WithWatchdog(5 * time.Minute)
 // closed.
 func requireFree(t *testing.T, s *redistest.Server, k kinds.Kind, c *primitives.Client, name string) {
 	t.Helper()
-	Release(t, Acquire(t, t.Context(), k.Open(NewClient(t, s.Client(t)), name), primitives.WithWait(Soon)))
-	ctx, cancel := context.WithTimeout(t.Context(), Soon)
+	fixture.Release(t, fixture.Acquire(t, t.Context(), k.Open(fixture.NewClient(t, s.Client(t)), name),
+		primitives.WithWait(fixture.Soon)))
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.Soon)
 	defer cancel()
 	require.NoError(t, c.Close(ctx))
 }
@@ -41,7 +42,7 @@ func TestAnObserverThatPanics(t *testing.T) {
 			name := k.Name + " " + string(at)
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				c := NewClient(t, s.Client(t), primitives.WithDefaults(lastsForMinutes),
+				c := fixture.NewClient(t, s.Client(t), primitives.WithDefaults(lastsForMinutes),
 					primitives.WithObserver(func(e primitives.Event) {
 						if e.Kind == at {
 							panic("observer")
@@ -50,7 +51,7 @@ func TestAnObserverThatPanics(t *testing.T) {
 				h := k.One(t, c, name)
 				var rival *primitives.Hold
 				if at == primitives.EventWait {
-					rival = Acquire(t, t.Context(), k.Rival(NewClient(t, s.Client(t)), name))
+					rival = fixture.Acquire(t, t.Context(), k.Rival(fixture.NewClient(t, s.Client(t)), name))
 				}
 				require.PanicsWithValue(t, "observer", func() {
 					_ = h.Do(t.Context(), func(ctx context.Context) error {
@@ -58,7 +59,7 @@ func TestAnObserverThatPanics(t *testing.T) {
 					})
 				})
 				if rival != nil {
-					Release(t, rival)
+					fixture.Release(t, rival)
 				}
 				requireFree(t, s, k, c, name)
 			})

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -17,14 +17,14 @@ import (
 // replies are lost, and their permits come back.
 func TestSemaphoresRollBackFailedAcquisitions(t *testing.T) {
 	t.Parallel()
-	EachSemaphore(t, func(t *testing.T, s *redistest.Server, open OpenSemaphore, key string) {
+	fixture.EachSemaphore(t, func(t *testing.T, s *redistest.Server, open fixture.OpenSemaphore, key string) {
 		ctx := t.Context()
 		rdb := s.Client(t)
 		p := s.Proxy(t)
-		c := NewClient(t, p.Client(t, NoRetries))
+		c := fixture.NewClient(t, p.Client(t, fixture.NoRetries))
 		sem := open(c)
-		InitPool(t, sem, 4)
-		p.DropRepliesRandomly(0.5, 2, Script)
+		fixture.InitPool(t, sem, 4)
+		p.DropRepliesRandomly(0.5, 2, fixture.Script)
 		lost := 0
 		for range redistest.Scaled(s, 400) {
 			hold, err := sem.TryAcquire(ctx, primitives.WithPermits(2))
@@ -41,9 +41,9 @@ func TestSemaphoresRollBackFailedAcquisitions(t *testing.T) {
 		}
 		require.Positive(t, lost)
 		p.Heal()
-		redistest.WaitFor(t, Soon, func() bool { return Available(t, rdb, key) == 4 }, "all permits are back")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return fixture.Available(t, rdb, key) == 4 }, "all permits are back")
 		require.NoError(t, c.Close(t.Context())) // no rollback is under way any longer
-		require.Equal(t, 4, Available(t, rdb, key), "no permit is returned twice")
+		require.Equal(t, 4, fixture.Available(t, rdb, key), "no permit is returned twice")
 	})
 }
 
@@ -53,24 +53,24 @@ func TestPermitsOfACrashedHolderComeBack(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
-		const ttl = RenewedTTL
+		const ttl = fixture.RenewedTTL
 		p := s.Proxy(t)
-		crashed := NewClient(t, p.Client(t, ShortTimeouts), WideMargin,
+		crashed := fixture.NewClient(t, p.Client(t, fixture.ShortTimeouts), fixture.WideMargin,
 			primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)
-		sem := NewClient(t, s.Client(t),
+		sem := fixture.NewClient(t, s.Client(t),
 			primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)
-		InitPool(t, sem, 3)
-		renewed := Acquire(t, ctx, sem)
-		lost := Acquire(t, ctx, crashed, primitives.WithPermits(2))
+		fixture.InitPool(t, sem, 3)
+		renewed := fixture.Acquire(t, ctx, sem)
+		lost := fixture.Acquire(t, ctx, crashed, primitives.WithPermits(2))
 		began := time.Now()
 		p.BlackHole(true)
-		hold := Acquire(t, ctx, sem, primitives.WithPermits(2))
-		require.Less(t, time.Since(began), ttl+SlowPoll)
+		hold := fixture.Acquire(t, ctx, sem, primitives.WithPermits(2))
+		require.Less(t, time.Since(began), ttl+fixture.SlowPoll)
 		require.Error(t, context.Cause(lost.Context()), "the lease ended before the next holder acquired")
-		RequireEnds(t, lost.Context(), primitives.ErrLost)
-		RequireLive(t, renewed.Context())
+		fixture.RequireEnds(t, lost.Context(), primitives.ErrLost)
+		fixture.RequireLive(t, renewed.Context())
 		require.NoError(t, renewed.Check(ctx))
-		Release(t, hold)
+		fixture.Release(t, hold)
 		require.NoError(t, renewed.Release(ctx))
 	})
 }
@@ -83,14 +83,14 @@ func TestLatchCountIsExactWhenRepliesAreLost(t *testing.T) {
 		measured := redistest.Bar(t, s, 1)
 		n := redistest.Sized(s, redistest.Scaled(s, 1000), 24_000)
 		p := s.Proxy(t)
-		p.DropRepliesRandomly(0.3, 3, Script)
-		latch := NewClient(t, p.Client(t, ManyRetries)).CountDownLatch(key)
+		p.DropRepliesRandomly(0.3, 3, fixture.Script)
+		latch := fixture.NewClient(t, p.Client(t, fixture.ManyRetries)).CountDownLatch(key)
 		created, err := latch.Init(ctx, n)
 		require.NoError(t, err)
 		require.True(t, created)
 		for left := n - 1; left > 0; left-- {
 			require.NoError(t, latch.CountDown(ctx))
-			require.Equal(t, left, Available(t, rdb, key))
+			require.Equal(t, left, fixture.Available(t, rdb, key))
 		}
 		require.NoError(t, latch.CountDown(ctx))
 		require.Zero(t, rdb.Exists(ctx, key).Val())

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -32,8 +32,8 @@ func TestRedLockWorksWhileAMinorityIsDown(t *testing.T) {
 		{"replies black-holed", 3, func(p *redistest.Proxy) { p.BlackHoleReplies(true) }},
 	} {
 		redistest.RunBubble(t, tt.name+"/"+strconv.Itoa(tt.servers), func(t *testing.T) {
-			q := EmbeddedQuorum(t, tt.servers)
-			testMinorityDown(t, q, BudgetTTL, Budget, func(i int) { tt.fail(q.Proxies[i]) },
+			q := fixture.EmbeddedQuorum(t, tt.servers)
+			testMinorityDown(t, q, fixture.BudgetTTL, fixture.Budget, func(i int) { tt.fail(q.Proxies[i]) },
 				func(i int) { q.Proxies[i].Heal() })
 		})
 	}
@@ -41,12 +41,12 @@ func TestRedLockWorksWhileAMinorityIsDown(t *testing.T) {
 	const longest = 2 * time.Second
 	ttl := primitives.WithWatchdog(10 * longest)
 	t.Run("refused by the system", func(t *testing.T) {
-		q := NewQuorum(t, 3)
+		q := fixture.NewQuorum(t, 3)
 		testMinorityDown(t, q, ttl, longest+3*time.Second, func(i int) { q.Proxies[i].Refuse(true); q.Proxies[i].Reset() },
 			func(i int) { q.Proxies[i].Heal() })
 	})
 	t.Run("stopped", func(t *testing.T) {
-		q := NewQuorum(t, 3)
+		q := fixture.NewQuorum(t, 3)
 		testMinorityDown(t, q, ttl, longest+3*time.Second, func(i int) { require.NoError(t, q.Servers[i].Pause()) },
 			func(i int) { require.NoError(t, q.Servers[i].Resume()) })
 	})
@@ -54,11 +54,12 @@ func TestRedLockWorksWhileAMinorityIsDown(t *testing.T) {
 
 // testMinorityDown makes a minority of the servers fail, and requires that no call takes longer
 // than limit. Without a budget, a release would take 5 s and other calls 30 s.
-func testMinorityDown(t *testing.T, q *Quorum, ttl primitives.Option, limit time.Duration, fail, recover func(i int)) {
+func testMinorityDown(t *testing.T, q *fixture.Quorum, ttl primitives.Option, limit time.Duration, fail,
+	recover func(i int)) {
 	n := len(q.Servers)
-	down := All(n)[n/2+1:]
+	down := fixture.All(n)[n/2+1:]
 	l := q.Lock(q.PatientClients(t), ttl)
-	Release(t, Acquire(t, t.Context(), l)) // loads the scripts
+	fixture.Release(t, fixture.Acquire(t, t.Context(), l)) // loads the scripts
 	for _, i := range down {
 		fail(i)
 	}
@@ -69,24 +70,24 @@ func testMinorityDown(t *testing.T, q *Quorum, ttl primitives.Option, limit time
 		require.LessOrEqual(t, time.Since(began), limit, what)
 	}
 	var hold, inner *primitives.Hold
-	inTime("acquire", func() { hold = Acquire(t, t.Context(), l) })
-	inTime("nested", func() { inner = Acquire(t, hold.Context(), l) })
+	inTime("acquire", func() { hold = fixture.Acquire(t, t.Context(), l) })
+	inTime("nested", func() { inner = fixture.Acquire(t, hold.Context(), l) })
 	inTime("check", func() { require.NoError(t, hold.Check(t.Context())) })
 	inTime("extend", func() { require.NoError(t, hold.Extend(t.Context(), 21*time.Second)) })
-	inTime("release", func() { Release(t, inner) })
-	inTime("release", func() { Release(t, hold) })
+	inTime("release", func() { fixture.Release(t, inner) })
+	inTime("release", func() { fixture.Release(t, hold) })
 	for _, i := range down {
 		recover(i)
 		q.Proxies[i].Reset() // or the client would wait for replies on silent connections
 	}
-	q.RequireFree(t, All(n)...)
+	q.RequireFree(t, fixture.All(n)...)
 }
 
 // TestRedLockRollsBackOnAPausedServer pauses a server during an attempt. When it resumes, it
 // executes the acquisition and then the rollback.
 func TestRedLockRollsBackOnAPausedServer(t *testing.T) {
 	t.Parallel()
-	q := NewQuorum(t, 3)
+	q := fixture.NewQuorum(t, 3)
 	for _, tt := range []struct {
 		name string
 		held []int // by other owners
@@ -101,12 +102,12 @@ func TestRedLockRollsBackOnAPausedServer(t *testing.T) {
 			hold, err := l.TryAcquire(t.Context())
 			if tt.held == nil {
 				require.NoError(t, err)
-				Release(t, hold)
+				fixture.Release(t, hold)
 			} else {
 				require.ErrorIs(t, err, primitives.ErrNotAcquired)
 			}
 			require.NoError(t, q.Servers[2].Resume())
-			Release(t, others...)
+			fixture.Release(t, others...)
 			q.RequireFree(t, 0, 1, 2)
 		})
 	}
@@ -116,16 +117,16 @@ func TestRedLockRollsBackOnAPausedServer(t *testing.T) {
 func TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := EmbeddedQuorum(t, 3)
-		hold := Acquire(t, t.Context(), q.Lock(q.Clients(t), primitives.WithWatchdog(RenewedTTL)))
+		q := fixture.EmbeddedQuorum(t, 3)
+		hold := fixture.Acquire(t, t.Context(), q.Lock(q.Clients(t), primitives.WithWatchdog(fixture.RenewedTTL)))
 		var others []*primitives.Client // not partitioned
 		for _, s := range q.Servers {
-			others = append(others, NewClient(t, s.Client(t)))
+			others = append(others, fixture.NewClient(t, s.Client(t)))
 		}
 		for _, p := range q.Proxies[:2] {
 			p.BlackHole(true)
 		}
-		r := Await(t, Start(func() (*primitives.Hold, error) {
+		r := fixture.Await(t, fixture.Start(func() (*primitives.Hold, error) {
 			next, err := q.Lock(others).Acquire(t.Context())
 			return next, errors.Join(err, stillHeld(hold))
 		}))
@@ -136,7 +137,7 @@ func TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires(t *testing.T) {
 		}
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		require.NoError(t, r.Hold.Check(t.Context()))
-		Release(t, r.Hold)
+		fixture.Release(t, r.Hold)
 		q.RequireFree(t, 0, 1, 2)
 	})
 }
@@ -146,19 +147,19 @@ func TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires(t *testing.T) {
 func TestRedReleaseWaitsForASlowMemberForItsBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := EmbeddedQuorum(t, 3)
+		q := fixture.EmbeddedQuorum(t, 3)
 		clients := q.PatientClients(t)
-		l := q.Lock(clients, BudgetTTL)
-		q.Proxies[2].Delay(4 * Budget)
+		l := q.Lock(clients, fixture.BudgetTTL)
+		q.Proxies[2].Delay(4 * fixture.Budget)
 		for range 2 { // the first attempt also makes a connection
-			Release(t, q.Acquire(t, t.Context(), clients, BudgetTTL))
-			q.RequireFree(t, All(3)...)
+			fixture.Release(t, q.Acquire(t, t.Context(), clients, fixture.BudgetTTL))
+			q.RequireFree(t, fixture.All(3)...)
 		}
-		hold := Acquire(t, t.Context(), l)
+		hold := fixture.Acquire(t, t.Context(), l)
 		began := time.Now()
-		Release(t, hold)
-		require.LessOrEqual(t, time.Since(began), Budget+returnGrace)
-		q.RequireFree(t, All(3)...)
+		fixture.Release(t, hold)
+		require.LessOrEqual(t, time.Since(began), fixture.Budget+returnGrace)
+		q.RequireFree(t, fixture.All(3)...)
 	})
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -26,7 +26,7 @@ func awaitNextRetry() { time.Sleep(time.Second) }
 // requireClosed closes clients, which waits for their background work.
 func requireClosed(t *testing.T, clients []*primitives.Client) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), Soon)
+	ctx, cancel := context.WithTimeout(context.Background(), fixture.Soon)
 	defer cancel()
 	for _, c := range clients {
 		require.NoError(t, c.Close(ctx))
@@ -41,8 +41,8 @@ func TestRedHoldSurvivesARollingRestart(t *testing.T) {
 		"flushed": 0, "down for longer than the TTL": 2500 * time.Millisecond,
 	} {
 		redistest.RunBubble(t, name, func(t *testing.T) {
-			q := EmbeddedQuorum(t, 5)
-			survivesARollingRestart(t, q, q.Clients, ShortTTL, func(i int) {
+			q := fixture.EmbeddedQuorum(t, 5)
+			survivesARollingRestart(t, q, q.Clients, fixture.ShortTTL, func(i int) {
 				q.Proxies[i].Refuse(down > 0)
 				if down > 0 {
 					q.Proxies[i].Reset()
@@ -54,7 +54,7 @@ func TestRedHoldSurvivesARollingRestart(t *testing.T) {
 		})
 	}
 	t.Run("restarted", func(t *testing.T) {
-		q := NewQuorum(t, 5)
+		q := fixture.NewQuorum(t, 5)
 		patient := func(t *testing.T, opts ...primitives.ClientOption) []*primitives.Client {
 			return q.PatientClients(t, opts...)
 		}
@@ -67,10 +67,10 @@ func TestRedHoldSurvivesARollingRestart(t *testing.T) {
 // survivesARollingRestart restarts each server of q. While a member is lost, find is called, if it
 // is not nil.
 func survivesARollingRestart(
-	t *testing.T, q *Quorum, open func(*testing.T, ...primitives.ClientOption) []*primitives.Client,
+	t *testing.T, q *fixture.Quorum, open func(*testing.T, ...primitives.ClientOption) []*primitives.Client,
 	ttl primitives.Option, restart func(i int), find func(*primitives.Hold),
 ) {
-	events := &Recorder{}
+	events := &fixture.Recorder{}
 	clients := open(t, events.Option())
 	rival := q.Lock(open(t))
 	outer := q.Acquire(t, t.Context(), clients, ttl)
@@ -94,31 +94,31 @@ func survivesARollingRestart(
 	}()
 	for i := range q.Servers {
 		restart(i)
-		redistest.WaitFor(t, Soon, func() bool {
+		redistest.WaitFor(t, fixture.Soon, func() bool {
 			if find != nil {
 				find(inner)
 			}
 			return q.Has(t, i, outer.ID(), "2")
 		}, "acquired again, for both holds")
-		RequireLive(t, inner.Context())
+		fixture.RequireLive(t, inner.Context())
 	}
 	close(stop)
 	<-stopped
 	for i := range q.Servers {
-		redistest.WaitFor(t, Soon, func() bool { return q.Has(t, i, outer.ID(), "2") }, "all servers have the id")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return q.Has(t, i, outer.ID(), "2") }, "all servers have the id")
 	}
 	t.Logf("a rival tried %d times", tries.Load())
 	require.Positive(t, tries.Load())
 	require.Zero(t, acquired.Load())
 	require.NoError(t, inner.Check(t.Context()))
 	require.NoError(t, outer.Check(t.Context()))
-	Release(t, inner)
+	fixture.Release(t, inner)
 	for i := range q.Servers { // a release that a member answers too late goes on in the background
-		redistest.WaitFor(t, Soon, func() bool { return q.Has(t, i, outer.ID(), "1") }, "one hold is left")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return q.Has(t, i, outer.ID(), "1") }, "one hold is left")
 	}
-	Release(t, outer)
+	fixture.Release(t, outer)
 	requireClosed(t, clients)
-	q.RequireFree(t, All(5)...)
+	q.RequireFree(t, fixture.All(5)...)
 	require.Empty(t, events.All(primitives.EventLost))
 }
 
@@ -127,19 +127,19 @@ func survivesARollingRestart(
 func TestRedLostMajorityIsNotAcquiredAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := EmbeddedQuorum(t, 5)
-		hold := q.Acquire(t, t.Context(), q.Clients(t), ShortTTL)
+		q := fixture.EmbeddedQuorum(t, 5)
+		hold := q.Acquire(t, t.Context(), q.Clients(t), fixture.ShortTTL)
 		for _, p := range q.Proxies {
 			p.Record()
 		}
 		q.Flush(t, 1, 2, 4)
-		RequireEnds(t, hold.Context(), primitives.ErrLost)
+		fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 		awaitNextRetry()
 		for i := range q.Servers {
 			require.Zero(t, q.Attempts(i, hold.ID()), "server %d", i)
 		}
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		q.RequireFree(t, All(5)...)
+		q.RequireFree(t, fixture.All(5)...)
 	})
 }
 
@@ -148,8 +148,8 @@ func TestRedLostMajorityIsNotAcquiredAgain(t *testing.T) {
 func TestRedMemberIsAcquiredAgainAfterItsNewOwner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := EmbeddedQuorum(t, 5)
-		hold := q.Acquire(t, t.Context(), q.Clients(t), ShortTTL)
+		q := fixture.EmbeddedQuorum(t, 5)
+		hold := q.Acquire(t, t.Context(), q.Clients(t), fixture.ShortTTL)
 		rdb := q.Servers[3].Client(t)
 		const other = "8a0a8ea4-7f4f-4b0e-8d2b-9d6c3a5f1e11:42"
 		q.Proxies[3].Record()
@@ -160,16 +160,16 @@ func TestRedMemberIsAcquiredAgainAfterItsNewOwner(t *testing.T) {
 			return nil
 		})
 		require.NoError(t, err)
-		redistest.WaitFor(t, Soon, func() bool { return q.Attempts(3, hold.ID()) > 1 }, "the redlock retries")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return q.Attempts(3, hold.ID()) > 1 }, "the redlock retries")
 		require.True(t, q.Has(t, 3, other, "1"))
-		RequireLive(t, hold.Context())
-		RedissonUnlock(t, q.Servers[3], q.Name)
-		redistest.WaitFor(t, Soon, func() bool {
-			RequireLive(t, hold.Context())
+		fixture.RequireLive(t, hold.Context())
+		fixture.RedissonUnlock(t, q.Servers[3], q.Name)
+		redistest.WaitFor(t, fixture.Soon, func() bool {
+			fixture.RequireLive(t, hold.Context())
 			return q.Has(t, 3, hold.ID(), "1")
 		}, "acquired again")
-		Release(t, hold)
-		q.RequireFree(t, All(5)...)
+		fixture.Release(t, hold)
+		q.RequireFree(t, fixture.All(5)...)
 	})
 }
 
@@ -182,16 +182,16 @@ func TestRedHoldWithALeaseOrAnOwnerIsNotAcquiredAgain(t *testing.T) {
 		"owner": {longTTL, primitives.WithOwner("me")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			q := NewQuorum(t, 3)
+			q := fixture.NewQuorum(t, 3)
 			hold := q.Acquire(t, t.Context(), q.PatientClients(t), opts...) // the others send some commands twice
 			q.Proxies[0].Record()
 			q.Flush(t, 0)
 			require.NoError(t, hold.Check(t.Context())) // finds the loss: a redlock that retries does so at once
 			awaitNextRetry()
 			require.Zero(t, q.Attempts(0, hold.ID()))
-			RequireLive(t, hold.Context())
-			Release(t, hold)
-			q.RequireFree(t, All(3)...)
+			fixture.RequireLive(t, hold.Context())
+			fixture.Release(t, hold)
+			q.RequireFree(t, fixture.All(3)...)
 		})
 	}
 }
@@ -211,11 +211,11 @@ func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
 		{"lost, no reply", false, true},
 	} {
 		redistest.RunBubble(t, tt.name, func(t *testing.T) {
-			q := EmbeddedQuorum(t, 3)
+			q := fixture.EmbeddedQuorum(t, 3)
 			clients := q.Clients(t)
 			hold := q.Acquire(t, t.Context(), clients, longTTL)
 			q.Flush(t, 0)
-			attempt := func(args []string) bool { return Acquires(args, hold.ID()) }
+			attempt := func(args []string) bool { return fixture.Acquires(args, hold.ID()) }
 			deliver := func() {}
 			q.Proxies[0].Record()
 			if tt.answered {
@@ -224,21 +224,21 @@ func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
 				q.Proxies[0].DropReplies(1000, attempt)
 			}
 			require.NoError(t, hold.Check(t.Context()))
-			redistest.WaitFor(t, Soon, func() bool { return q.Has(t, 0, hold.ID(), "1") }, "the attempt is executed")
+			redistest.WaitFor(t, fixture.Soon, func() bool { return q.Has(t, 0, hold.ID(), "1") }, "the attempt is executed")
 			if !tt.answered {
-				AwaitQuiet(t, q.Proxies[0], attempt) // the attempt has failed
+				fixture.AwaitQuiet(t, q.Proxies[0], attempt) // the attempt has failed
 			}
 			if tt.lost {
 				q.Flush(t, 1)
 				require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
 				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 			} else {
-				Release(t, hold)
+				fixture.Release(t, hold)
 			}
 			deliver()
-			q.RequireFree(t, All(3)...)
+			q.RequireFree(t, fixture.All(3)...)
 			requireClosed(t, clients)
-			q.RequireFree(t, All(3)...)
+			q.RequireFree(t, fixture.All(3)...)
 		})
 	}
 }
@@ -252,8 +252,8 @@ func TestRedMemberThatANestedHoldHasIsCounted(t *testing.T) {
 		t.Run(last, func(t *testing.T) {
 			t.Parallel()
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-				x, p := OnJoint(t, s, "red"), s.Proxy(t)
-				x.C = NewClient(t, p.Client(t, FastRetries))
+				x, p := fixture.OnJoint(t, s, "red"), s.Proxy(t)
+				x.C = fixture.NewClient(t, p.Client(t, fixture.FastRetries))
 				x.L = x.On(x.C)
 				hold := x.Acquire(t, t.Context())
 				name := x.Names[0]
@@ -273,30 +273,30 @@ func TestRedMemberThatANestedHoldHasIsCounted(t *testing.T) {
 				require.Nil(t, x.C.Lock(name).HoldFrom(hold.Context()), "the member is lost")
 				counts := func(args []string) bool {
 					n := len(args)
-					return Script(args) && slices.Contains(args, name) && args[n-3] == hold.ID() && args[n-2] == "1"
+					return fixture.Script(args) && slices.Contains(args, name) && args[n-3] == hold.ID() && args[n-2] == "1"
 				}
 				p.DropReplies(1, counts)
 				p.Record()
 				set(name, hold.ID(), "1", "redisson_unlock_latch:{"+name+"}:owners", hold.ID(), "0123456789abcdef ")
-				redistest.WaitFor(t, Soon, func() bool {
+				redistest.WaitFor(t, fixture.Soon, func() bool {
 					return x.C.Lock(name).HoldFrom(hold.Context()) != nil
 				}, "acquired again")
-				require.Equal(t, map[string]string{hold.ID(): "2"}, Fields(t, s, name))
-				copies := Recorded(p, counts)
+				require.Equal(t, map[string]string{hold.ID(): "2"}, fixture.Fields(t, s, name))
+				copies := fixture.Recorded(p, counts)
 				require.NotEmpty(t, copies)
 				releaseNested := func() { require.NoError(t, x.C.Lock(name).ReleaseID(t.Context(), hold.ID())) }
 				if last == "the redlock is released last" {
 					releaseNested()
 					require.NoError(t, x.C.Lock(name).HoldFrom(hold.Context()).Check(t.Context()))
-					Release(t, hold)
+					fixture.Release(t, hold)
 				} else {
-					Release(t, hold)
-					Replay(t, x.Rdb, copies)
-					require.Equal(t, map[string]string{hold.ID(): "1"}, Fields(t, s, name))
+					fixture.Release(t, hold)
+					fixture.Replay(t, x.Rdb, copies)
+					require.Equal(t, map[string]string{hold.ID(): "1"}, fixture.Fields(t, s, name))
 					releaseNested()
 				}
-				Replay(t, x.Rdb, copies)
-				RequireClean(t, s, name)
+				fixture.Replay(t, x.Rdb, copies)
+				fixture.RequireClean(t, s, name)
 			})
 		})
 	}
@@ -307,18 +307,18 @@ func TestRedMemberThatANestedHoldHasIsCounted(t *testing.T) {
 func TestRedCloseWhileAMemberIsLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // which ends only if no goroutine is left
-		q := EmbeddedQuorum(t, 3)
+		q := fixture.EmbeddedQuorum(t, 3)
 		clients := q.Clients(t)
-		hold := q.Acquire(t, t.Context(), clients, ShortTTL)
+		hold := q.Acquire(t, t.Context(), clients, fixture.ShortTTL)
 		q.Proxies[0].Cut()
-		redistest.WaitFor(t, Soon, func() bool {
+		redistest.WaitFor(t, fixture.Soon, func() bool {
 			return clients[0].Lock(q.Name).HoldFrom(hold.Context()) == nil
 		}, "one member is lost")
-		RequireLive(t, hold.Context())
-		CloseNow(clients[0])
-		RequireEnds(t, hold.Context(), primitives.ErrClosed)
-		CloseNow(clients[1])
-		CloseNow(clients[2])
+		fixture.RequireLive(t, hold.Context())
+		fixture.CloseNow(clients[0])
+		fixture.RequireEnds(t, hold.Context(), primitives.ErrClosed)
+		fixture.CloseNow(clients[1])
+		fixture.CloseNow(clients[2])
 	})
 }
 
@@ -327,18 +327,18 @@ func TestRedCloseWhileAMemberIsLost(t *testing.T) {
 func TestRedCloseAfterMembersWereAcquiredAgain(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		x := OnJoint(t, s, "red")
+		x := fixture.OnJoint(t, s, "red")
 		hold := x.Acquire(t, t.Context())
 		for _, name := range x.Names[:2] {
 			require.NoError(t, x.Rdb.Del(t.Context(), name).Err())
 			require.NoError(t, hold.Check(t.Context()))
-			redistest.WaitFor(t, Soon, func() bool {
+			redistest.WaitFor(t, fixture.Soon, func() bool {
 				part := x.C.Lock(name).HoldFrom(hold.Context())
 				return part != nil && part.Check(t.Context()) == nil
 			}, "acquired again")
 		}
-		CloseNow(x.C)
-		RequireEnds(t, hold.Context(), primitives.ErrClosed)
+		fixture.CloseNow(x.C)
+		fixture.RequireEnds(t, hold.Context(), primitives.ErrClosed)
 		require.Empty(t, x.Events.All(primitives.EventLost))
 		x.Rdb.Del(t.Context(), x.Names...)
 	})

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -30,7 +30,7 @@ func requireRefused(t *testing.T, err error, form string, began time.Time, sent 
 	require.Regexp(t, form, reply.Error())
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 	require.ErrorAs(t, err, new(*primitives.Error))
-	require.Less(t, time.Since(began), SlowPoll)
+	require.Less(t, time.Since(began), fixture.SlowPoll)
 	require.Less(t, sent, int64(20))
 }
 
@@ -58,7 +58,7 @@ func TestUserWithoutOneKeyOrChannel(t *testing.T) {
 			refused := 0
 			for missing := range len(rules) + 1 {
 				require.NoError(t, admin.FlushAll(t.Context()).Err())
-				all := kind.Open(NewClient(t, admin), "x")
+				all := kind.Open(fixture.NewClient(t, admin), "x")
 				if p, ok := all.(kinds.Pool); ok {
 					require.NoError(t, p.Add(t.Context(), 1))
 				}
@@ -72,9 +72,9 @@ func TestUserWithoutOneKeyOrChannel(t *testing.T) {
 				}
 				require.NoError(t, admin.Do(t.Context(), args...).Err())
 				rdb := s.Client(t, func(o *redis.Options) { o.Username, o.Password = args[2].(string), "pw" })
-				var sent CountingHook
+				var sent fixture.CountingHook
 				rdb.AddHook(&sent)
-				h := kind.Open(NewClient(t, rdb, primitives.WithClientName("")), "x")
+				h := kind.Open(fixture.NewClient(t, rdb, primitives.WithClientName("")), "x")
 				for _, opts := range [][]primitives.Option{nil, {primitives.WithWait(0)}, {primitives.WithOwner("o")}} {
 					began, before := time.Now(), sent.N.Load()
 					hold, err := h.Acquire(t.Context(), opts...)
@@ -86,10 +86,10 @@ func TestUserWithoutOneKeyOrChannel(t *testing.T) {
 						requireRefused(t, err, "NOPERM", began, sent.N.Load()-before)
 					}
 				}
-				former := Acquire(t, t.Context(), all, primitives.WithWait(0)) // nobody holds it
+				former := fixture.Acquire(t, t.Context(), all, primitives.WithWait(0)) // nobody holds it
 				takeable, ok := h.(kinds.Takeable)
 				if !ok {
-					Release(t, former)
+					fixture.Release(t, former)
 					continue
 				}
 				adopted, err := takeable.Adopt(t.Context(), former.ID())
@@ -97,7 +97,7 @@ func TestUserWithoutOneKeyOrChannel(t *testing.T) {
 					require.NoError(t, adopted.Release(t.Context()), "without %v", rules[min(missing, len(rules)-1)])
 				} else {
 					require.ErrorAs(t, err, new(redis.Error))
-					Release(t, former)
+					fixture.Release(t, former)
 				}
 			}
 			require.GreaterOrEqual(t, refused, 6)
@@ -112,28 +112,28 @@ func TestCallThatMayNotPublishChangesNothing(t *testing.T) {
 	s := redistest.Fresh(t)
 	s.SetUser(t, "mute", "on", ">"+redistest.Password, "+@all", "~*", "resetchannels")
 	rdb := s.Client(t)
-	c, mute := NewClient(t, rdb), NewClient(t, s.As("mute").Client(t))
+	c, mute := fixture.NewClient(t, rdb), fixture.NewClient(t, s.As("mute").Client(t))
 	ctx := t.Context()
 	calls := map[string]func() error{}
 	for _, k := range kinds.Leased() {
-		hold := Acquire(t, ctx, k.Some(t, c, k.Name, 2))
+		hold := fixture.Acquire(t, ctx, k.Some(t, c, k.Name, 2))
 		calls[k.Name+": release by id"] = func() error { return k.Takeable(mute, k.Name).ReleaseID(ctx, hold.ID()) }
-		calls[k.Name+": adopt"] = func() error { return ErrOf(k.Takeable(mute, k.Name).Adopt(ctx, hold.ID())) }
+		calls[k.Name+": adopt"] = func() error { return fixture.ErrOf(k.Takeable(mute, k.Name).Adopt(ctx, hold.ID())) }
 		if !k.Pool {
-			calls[k.Name+": force"] = func() error { return ErrOf(k.Lock(mute, k.Name).ForceRelease(ctx)) }
+			calls[k.Name+": force"] = func() error { return fixture.ErrOf(k.Lock(mute, k.Name).ForceRelease(ctx)) }
 		}
 	}
 	for _, k := range kinds.Pools() {
 		k.Some(t, c, k.Name, 2)
 		calls[k.Name+": add"] = func() error { return k.OpenPool(mute, k.Name).Add(ctx, 1) }
-		calls[k.Name+": init"] = func() error { return ErrOf(k.OpenPool(mute, k.Name+" unset").Init(ctx, 1)) }
+		calls[k.Name+": init"] = func() error { return fixture.ErrOf(k.OpenPool(mute, k.Name+" unset").Init(ctx, 1)) }
 	}
 	calls["permits: resize"] = func() error { return mute.PermitExpirableSemaphore("permits").Resize(ctx, 5) }
-	require.NoError(t, ErrOf(c.CountDownLatch("latch").Init(ctx, 1)))
+	require.NoError(t, fixture.ErrOf(c.CountDownLatch("latch").Init(ctx, 1)))
 	latch := mute.CountDownLatch("latch")
 	calls["latch: count down"] = func() error { return latch.CountDown(ctx) }
-	calls["latch: delete"] = func() error { return ErrOf(latch.Delete(ctx)) }
-	calls["latch: init"] = func() error { return ErrOf(mute.CountDownLatch("latch unset").Init(ctx, 1)) }
+	calls["latch: delete"] = func() error { return fixture.ErrOf(latch.Delete(ctx)) }
+	calls["latch: init"] = func() error { return fixture.ErrOf(mute.CountDownLatch("latch unset").Init(ctx, 1)) }
 
 	state := func() map[string]string {
 		values := map[string]string{}
@@ -170,9 +170,9 @@ func TestWrongPassword(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			rdb := s.Client(t, func(o *redis.Options) { o.Username, o.Password = tt.user, tt.password })
-			var sent CountingHook
+			var sent fixture.CountingHook
 			rdb.AddHook(&sent)
-			c := NewClient(t, rdb)
+			c := fixture.NewClient(t, rdb)
 			for _, open := range strangeKinds()[:ofOneName()] {
 				for _, op := range strangeOps {
 					session := &session{c: c, p: open(c, "x"), name: "x", ctx: t.Context()}
@@ -210,7 +210,7 @@ func TestWaitersRideOutFailingSnapshots(t *testing.T) {
 				strings.Contains(info, "rdb_last_bgsave_status:"+status)
 		}, "snapshot: "+status)
 	}
-	holder, waiter := NewClient(t, admin), NewClient(t, s.Client(t))
+	holder, waiter := fixture.NewClient(t, admin), fixture.NewClient(t, s.Client(t))
 	var holds []*primitives.Hold
 	results := map[string]chan error{}
 	for _, k := range kinds.All() {
@@ -218,7 +218,7 @@ func TestWaitersRideOutFailingSnapshots(t *testing.T) {
 		if p, ok := l.(kinds.Pool); ok {
 			require.NoError(t, p.Add(t.Context(), 1))
 		}
-		holds = append(holds, Acquire(t, t.Context(), l))
+		holds = append(holds, fixture.Acquire(t, t.Context(), l))
 		result := make(chan error, 1)
 		results[k.Name] = result
 		go func() {
@@ -239,7 +239,7 @@ func TestWaitersRideOutFailingSnapshots(t *testing.T) {
 	}
 	require.NoError(t, os.Remove(obstacle))
 	awaitSnapshot("ok")
-	Release(t, holds...)
+	fixture.Release(t, holds...)
 	for kind, result := range results {
 		require.NoError(t, <-result, kind)
 	}
@@ -264,7 +264,7 @@ func TestC7TryEndsWithTheAnswer(t *testing.T) {
 			const timeout = 5 * time.Second
 			rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: refusing(refusal)})
 			t.Cleanup(func() { _ = rdb.Close() })
-			c := NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
+			c := fixture.NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
 			for kind, call := range acquisitions(c, "name") {
 				if kind == "latch" {
 					continue
@@ -298,7 +298,7 @@ func requireRefusedForNow(t *testing.T, err error, refusal, what string) {
 func TestC7TryEndsWithTheAnswerOfARealServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	c, admin := NewClient(t, s.Client(t)), s.Client(t)
+	c, admin := fixture.NewClient(t, s.Client(t)), s.Client(t)
 	type tried struct {
 		kind string
 		h    kinds.Handle
@@ -308,7 +308,7 @@ func TestC7TryEndsWithTheAnswerOfARealServer(t *testing.T) {
 	for _, k := range kinds.All() {
 		tries = append(tries, tried{k.Name, k.One(t, c, redistest.Name(t)+k.Name), t.Context()})
 		if k.Leased && !k.Pool {
-			outer := Acquire(t, t.Context(), k.Open(c, redistest.Name(t)+"outer"+k.Name))
+			outer := fixture.Acquire(t, t.Context(), k.Open(c, redistest.Name(t)+"outer"+k.Name))
 			tries = append(tries, tried{"nested " + k.Name, k.Open(c, redistest.Name(t)+"outer"+k.Name), outer.Context()})
 		}
 	}
@@ -323,7 +323,7 @@ func TestC7TryEndsWithTheAnswerOfARealServer(t *testing.T) {
 	for _, try := range tries {
 		hold, err := try.h.TryAcquire(try.ctx)
 		require.NoError(t, err, try.kind)
-		Release(t, hold)
+		fixture.Release(t, hold)
 	}
 }
 
@@ -360,7 +360,7 @@ func TestServerWithoutACommand(t *testing.T) {
 			}
 			s := redistest.Fresh(t, args...)
 			admin := s.Client(t)
-			c := NewClient(t, s.Client(t), primitives.WithClientName(""))
+			c := fixture.NewClient(t, s.Client(t), primitives.WithClientName(""))
 			for _, k := range kinds.All() {
 				name := "name-" + k.Name
 				began := time.Now()

@@ -17,7 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -86,7 +86,7 @@ type strangeServer struct {
 }
 
 func (s *strangeServer) DialHook(redis.DialHook) redis.DialHook {
-	return func(context.Context, string, string) (net.Conn, error) { return nil, ErrTest }
+	return func(context.Context, string, string) (net.Conn, error) { return nil, fixture.ErrTest }
 }
 
 func (s *strangeServer) ProcessHook(redis.ProcessHook) redis.ProcessHook {
@@ -151,7 +151,7 @@ func FuzzReplies(f *testing.F) {
 		s := &strangeServer{replies: choices{data: replies}}
 		rdb := redis.NewClient(&redis.Options{
 			MaxRetries: 2, MinRetryBackoff: time.Microsecond, MaxRetryBackoff: time.Microsecond, DialerRetries: 1,
-			Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, ErrTest },
+			Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, fixture.ErrTest },
 		})
 		rdb.AddHook(s)
 		c, err := primitives.New(rdb, primitives.WithCommandTimeout(10*time.Millisecond),
@@ -164,19 +164,19 @@ func FuzzReplies(f *testing.F) {
 		go func() {
 			defer close(done)
 			path = strangeSession(t, s, c, int(kind), ops[:min(len(ops), 6)])
-			CloseNow(c)
+			fixture.CloseNow(c)
 			_ = rdb.Close()
 		}()
 		select {
 		case <-done:
-		case <-time.After(Soon):
+		case <-time.After(fixture.Soon):
 			buf := make([]byte, 1<<20)
 			t.Fatalf("a call hangs\n%s", buf[:runtime.Stack(buf, true)])
 		}
 		if sent, _, _ := s.counts(); sent > 50_000 {
 			t.Fatalf("%v sent %d commands", path, sent)
 		}
-		limit := time.Now().Add(Soon)
+		limit := time.Now().Add(fixture.Soon)
 		for ; runtime.NumGoroutine() > before; time.Sleep(100 * time.Microsecond) {
 			if time.Now().After(limit) {
 				buf := make([]byte, 1<<20)
@@ -229,18 +229,18 @@ var strangeOps = []struct {
 	name string
 	call func(s *session) error
 }{
-	{"acquire", func(s *session) error { return s.acquired(s.p.(Handle).Acquire(s.ctx)) }},
-	{"try", func(s *session) error { return s.acquired(s.p.(Handle).TryAcquire(s.ctx)) }},
+	{"acquire", func(s *session) error { return s.acquired(s.p.(fixture.Handle).Acquire(s.ctx)) }},
+	{"try", func(s *session) error { return s.acquired(s.p.(fixture.Handle).TryAcquire(s.ctx)) }},
 	{"adopt", func(s *session) error { return s.acquired(s.p.(adopter).Adopt(s.ctx, someID(s.p))) }},
 	{"release id", func(s *session) error { return s.p.(adopter).ReleaseID(s.ctx, someID(s.p)) }},
-	{"force", func(s *session) error { return ErrOf(s.p.(*primitives.Lock).ForceRelease(s.ctx)) }},
+	{"force", func(s *session) error { return fixture.ErrOf(s.p.(*primitives.Lock).ForceRelease(s.ctx)) }},
 	{"info", func(s *session) error {
-		return ErrOf(s.p.(interface {
+		return fixture.ErrOf(s.p.(interface {
 			Info(context.Context) (primitives.Info, error)
 		}).Info(s.ctx))
 	}},
 	{"init", func(s *session) error {
-		return ErrOf(s.p.(interface {
+		return fixture.ErrOf(s.p.(interface {
 			Init(context.Context, int) (bool, error)
 		}).Init(s.ctx, 2))
 	}},
@@ -249,15 +249,15 @@ var strangeOps = []struct {
 			Add(context.Context, int) error
 		}).Add(s.ctx, 1)
 	}},
-	{"drain", func(s *session) error { return ErrOf(s.p.(*primitives.Semaphore).Drain(s.ctx)) }},
+	{"drain", func(s *session) error { return fixture.ErrOf(s.p.(*primitives.Semaphore).Drain(s.ctx)) }},
 	{"resize", func(s *session) error { return s.p.(*primitives.PermitExpirableSemaphore).Resize(s.ctx, 3) }},
 	{"delete", func(s *session) error {
-		return ErrOf(s.p.(interface {
+		return fixture.ErrOf(s.p.(interface {
 			Delete(context.Context) (bool, error)
 		}).Delete(s.ctx))
 	}},
 	{"count down", func(s *session) error { return s.p.(*primitives.CountDownLatch).CountDown(s.ctx) }},
-	{"count", func(s *session) error { return ErrOf(s.p.(*primitives.CountDownLatch).Count(s.ctx)) }},
+	{"count", func(s *session) error { return fixture.ErrOf(s.p.(*primitives.CountDownLatch).Count(s.ctx)) }},
 	{"wait", func(s *session) error {
 		ctx, cancel := context.WithTimeout(s.ctx, time.Millisecond)
 		defer cancel()
@@ -287,7 +287,7 @@ var strangeOps = []struct {
 		}
 		return errNoSuchCall
 	}},
-	{"inspect", func(s *session) error { return ErrOf(s.c.Inspect(s.ctx, s.name)) }},
+	{"inspect", func(s *session) error { return fixture.ErrOf(s.c.Inspect(s.ctx, s.name)) }},
 }
 
 type adopter interface {

@@ -16,7 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -61,26 +61,26 @@ func application(t testing.TB, s *redistest.Server, prefix string) *redistest.Se
 	t.Helper()
 	rules := redistest.DocumentedRules(t, "locks")[0]
 	for i := range rules {
-		rules[i] = strings.ReplaceAll(rules[i], Permitted, prefix)
+		rules[i] = strings.ReplaceAll(rules[i], fixture.Permitted, prefix)
 	}
 	s.SetUser(t, "of-"+prefix, rules...)
 	return s.As("of-" + prefix)
 }
 
 func otherApplication(t *testing.T, s *redistest.Server) {
-	ours, theirs := LeastRights(t, s), application(t, s, "invoices:")
-	watchdog := primitives.WithWatchdog(RenewedTTL)
-	c := NewClient(t, ours.Client(t))
-	hold := Acquire(t, t.Context(), c.FencedLock("orders:1"), watchdog)
+	ours, theirs := fixture.LeastRights(t, s), application(t, s, "invoices:")
+	watchdog := primitives.WithWatchdog(fixture.RenewedTTL)
+	c := fixture.NewClient(t, ours.Client(t))
+	hold := fixture.Acquire(t, t.Context(), c.FencedLock("orders:1"), watchdog)
 	// A name that contains the prefix of the other application.
-	strange := Acquire(t, t.Context(), c.Lock("orders:invoices:1"), watchdog)
+	strange := fixture.Acquire(t, t.Context(), c.Lock("orders:invoices:1"), watchdog)
 
 	rdb := theirs.Client(t)
-	other := NewClient(t, rdb)
+	other := fixture.NewClient(t, rdb)
 	for _, k := range kinds.Locks() {
 		kind, open := k.Name, k.Lock
-		require.ErrorContains(t, ErrOf(open(other, "orders:1").TryAcquire(t.Context())), "NOPERM", kind)
-		require.ErrorContains(t, ErrOf(open(other, "orders:1").ForceRelease(t.Context())), "NOPERM", kind)
+		require.ErrorContains(t, fixture.ErrOf(open(other, "orders:1").TryAcquire(t.Context())), "NOPERM", kind)
+		require.ErrorContains(t, fixture.ErrOf(open(other, "orders:1").ForceRelease(t.Context())), "NOPERM", kind)
 	}
 	require.ErrorContains(t, other.Lock("orders:1").ReleaseID(t.Context(), hold.ID()), "NOPERM")
 	for _, command := range []string{
@@ -105,70 +105,71 @@ func otherApplication(t *testing.T, s *redistest.Server) {
 		require.Error(t, err, command)
 		require.Regexp(t, deniedError, err.Error(), command)
 	}
-	AwaitRenewal(t, 1, hold, strange)
-	own := Acquire(t, t.Context(), other.Lock("invoices:1"))
-	Release(t, own, hold, strange)
+	fixture.AwaitRenewal(t, 1, hold, strange)
+	own := fixture.Acquire(t, t.Context(), other.Lock("invoices:1"))
+	fixture.Release(t, own, hold, strange)
 }
 
 func endlessScript(t *testing.T, s *redistest.Server) {
 	admin := s.Client(t)
 	require.NoError(t, admin.ConfigSet(t.Context(), "busy-reply-threshold", "100").Err())
-	c := NewClient(t, LeastRights(t, s).Client(t))
-	hold := Acquire(t, t.Context(), c.Lock("orders:1"), primitives.WithWatchdog(RenewedTTL))
-	rdb := application(t, s, "invoices:").Client(t, NoRetries)
-	ended := Go(func() error { return rdb.Eval(t.Context(), "while true do end", nil).Err() })
-	redistest.WaitFor(t, Soon, func() bool {
+	c := fixture.NewClient(t, fixture.LeastRights(t, s).Client(t))
+	hold := fixture.Acquire(t, t.Context(), c.Lock("orders:1"), primitives.WithWatchdog(fixture.RenewedTTL))
+	rdb := application(t, s, "invoices:").Client(t, fixture.NoRetries)
+	ended := fixture.Go(func() error { return rdb.Eval(t.Context(), "while true do end", nil).Err() })
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		return redis.HasErrorPrefix(admin.Get(t.Context(), "x").Err(), "BUSY")
 	}, "Redis is busy")
-	waiting := StartAcquire(t.Context(), c.Lock("orders:2"), primitives.WithWait(Soon))
+	waiting := fixture.StartAcquire(t.Context(), c.Lock("orders:2"), primitives.WithWait(fixture.Soon))
 	require.NoError(t, admin.ScriptKill(t.Context()).Err())
 	require.Error(t, <-ended)
-	Release(t, AwaitHold(t, waiting))
-	AwaitRenewal(t, 1, hold)
-	Release(t, hold)
+	fixture.Release(t, fixture.AwaitHold(t, waiting))
+	fixture.AwaitRenewal(t, 1, hold)
+	fixture.Release(t, hold)
 }
 
 func forgedReleases(t *testing.T, s *redistest.Server) {
 	rdb := s.Client(t)
 	p := s.Proxy(t)
-	near, far := NewClient(t, s.Client(t)), NewClient(t, p.Client(t), primitives.WithClientName(""))
-	InitPool(t, near.Semaphore("semaphore"), 1)
-	InitPool(t, near.PermitExpirableSemaphore("permits"), 1)
+	near, far := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, p.Client(t), primitives.WithClientName(""))
+	fixture.InitPool(t, near.Semaphore("semaphore"), 1)
+	fixture.InitPool(t, near.PermitExpirableSemaphore("permits"), 1)
 	for name, tt := range map[string]struct {
-		open             func(c *primitives.Client, name string) Handle
+		open             func(c *primitives.Client, name string) fixture.Handle
 		channel, payload string
 	}{
 		"lock": {
-			func(c *primitives.Client, name string) Handle { return c.Lock(name) }, "redisson_lock__channel:{lock}", "0",
+			func(c *primitives.Client, name string) fixture.Handle { return c.Lock(name) }, "redisson_lock__channel:{lock}", "0",
 		},
 		"writer": {
-			func(c *primitives.Client, name string) Handle { return c.RWLock(name).Writer() }, "redisson_rwlock:{writer}", "1",
+			func(c *primitives.Client, name string) fixture.Handle { return c.RWLock(name).Writer() },
+			"redisson_rwlock:{writer}", "1",
 		},
 		"semaphore": {
-			func(c *primitives.Client, name string) Handle { return c.Semaphore(name) }, "redisson_sc:{semaphore}", "99",
+			func(c *primitives.Client, name string) fixture.Handle { return c.Semaphore(name) }, "redisson_sc:{semaphore}", "99",
 		},
 		"permits": {
-			func(c *primitives.Client, name string) Handle { return c.PermitExpirableSemaphore(name) },
+			func(c *primitives.Client, name string) fixture.Handle { return c.PermitExpirableSemaphore(name) },
 			"redisson_sc:{permits}", "99",
 		},
 	} {
-		hold := Acquire(t, t.Context(), tt.open(near, name))
-		waiting := StartAcquire(t.Context(), tt.open(far, name))
-		AwaitWaiter(t, s, name)
+		hold := fixture.Acquire(t, t.Context(), tt.open(near, name))
+		waiting := fixture.StartAcquire(t.Context(), tt.open(far, name))
+		fixture.AwaitWaiter(t, s, name)
 		flood := func(n int) {
 			pipe := rdb.Pipeline()
 			for range n {
 				pipe.Publish(t.Context(), tt.channel, tt.payload)
 			}
-			require.NoError(t, ErrOf(pipe.Exec(t.Context())))
+			require.NoError(t, fixture.ErrOf(pipe.Exec(t.Context())))
 		}
 		// While one attempt is under way, messages cause no second one.
-		deliver := p.HoldReplies(Script)
+		deliver := p.HoldReplies(fixture.Script)
 		p.Record()
 		flood(1000)
-		redistest.WaitFor(t, Soon, func() bool { return len(ScriptsOf(p)) > 0 }, "an attempt")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return len(fixture.ScriptsOf(p)) > 0 }, "an attempt")
 		flood(1000)
-		require.Len(t, ScriptsOf(p), 1, name)
+		require.Len(t, fixture.ScriptsOf(p), 1, name)
 		deliver()
 
 		for _, flooding := range []struct{ times, messages int }{{1, 20_000}, {1000, 1}} {
@@ -177,26 +178,26 @@ func forgedReleases(t *testing.T, s *redistest.Server) {
 			for range flooding.times {
 				flood(flooding.messages)
 			}
-			messages, attempts := flooding.times*flooding.messages, len(ScriptsOf(p))
+			messages, attempts := flooding.times*flooding.messages, len(fixture.ScriptsOf(p))
 			t.Logf("%s: %d messages in %v cause %d attempts", name, messages, time.Since(began), attempts)
 			require.LessOrEqual(t, attempts, messages)
 		}
 		require.Empty(t, waiting, "it is still held")
-		Release(t, hold)
-		Release(t, AwaitHold(t, waiting))
+		fixture.Release(t, hold)
+		fixture.Release(t, fixture.AwaitHold(t, waiting))
 	}
 }
 
 func forgedGrant(t *testing.T, s *redistest.Server) {
 	rdb := s.Client(t)
-	near, far := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
-	hold := Acquire(t, t.Context(), near.FairLock("l"))
-	waiting := StartAcquire(t.Context(), far.FairLock("l"))
-	AwaitFair(t, far.FairLock("l"), 1)
+	near, far := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
+	hold := fixture.Acquire(t, t.Context(), near.FairLock("l"))
+	waiting := fixture.StartAcquire(t.Context(), far.FairLock("l"))
+	fixture.AwaitFair(t, far.FairLock("l"), 1)
 	// Somebody who may not read our keys can learn the channel, and guess the id and when the
 	// waiter joined.
-	channel := GrantChannel(t, s, "l")
-	id := FairWaiters(t, far.FairLock("l"))[0]
+	channel := fixture.GrantChannel(t, s, "l")
+	id := fixture.FairWaiters(t, far.FairLock("l"))[0]
 	entry := rdb.HGet(t.Context(), "redlatch_lock_waiters:{l}", id).Val()
 	stay := entry[strings.LastIndexByte(entry, ' ')+1:]
 	joined, random := stay[:len(stay)-16], stay[len(stay)-16:]
@@ -209,9 +210,9 @@ func forgedGrant(t *testing.T, s *redistest.Server) {
 	require.NoError(t, hold.Check(t.Context()))
 	// Who may read the keys knows all.
 	require.NoError(t, rdb.Publish(t.Context(), channel, id+" "+stay+" 30000").Err())
-	two := AwaitHold(t, waiting)
+	two := fixture.AwaitHold(t, waiting)
 	require.ErrorIs(t, two.Check(t.Context()), primitives.ErrLost)
-	Release(t, hold)
+	fixture.Release(t, hold)
 }
 
 func changedKey(t *testing.T, s *redistest.Server) {
@@ -244,23 +245,23 @@ func changedKey(t *testing.T, s *redistest.Server) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx, key := t.Context(), redistest.Name(t)
-			c := NewClient(t, s.Client(t))
-			renewed := Acquire(t, ctx, c.FencedLock(key), primitives.WithWatchdog(ShortLease))
+			c := fixture.NewClient(t, s.Client(t))
+			renewed := fixture.Acquire(t, ctx, c.FencedLock(key), primitives.WithWatchdog(fixture.ShortLease))
 			began := time.Now()
 			require.NoError(t, tt.change(ctx, key))
 			if !tt.lost {
-				AwaitRenewal(t, 2, renewed)
+				fixture.AwaitRenewal(t, 2, renewed)
 				require.Positive(t, rdb.PTTL(ctx, key).Val(), "the renewal has set the TTL again")
-				Release(t, renewed)
+				fixture.Release(t, renewed)
 				return
 			}
 			// The holder learns of it at the next renewal, after a third of the TTL.
-			RequireEnds(t, renewed.Context(), primitives.ErrLost)
-			t.Logf("the holder learns of it after %v; the TTL is %v", time.Since(began), ShortLease)
+			fixture.RequireEnds(t, renewed.Context(), primitives.ErrLost)
+			t.Logf("the holder learns of it after %v; the TTL is %v", time.Since(began), fixture.ShortLease)
 			require.ErrorIs(t, renewed.Release(ctx), primitives.ErrLost)
 			require.NoError(t, rdb.Del(ctx, key).Err())
 			// Until then somebody else may hold it too. The tokens order their writes.
-			next := Acquire(t, ctx, NewClient(t, s.Client(t)).FencedLock(key), primitives.WithLease(time.Minute))
+			next := fixture.Acquire(t, ctx, fixture.NewClient(t, s.Client(t)).FencedLock(key), primitives.WithLease(time.Minute))
 			require.Greater(t, next.Token(), renewed.Token())
 			// Check asks at once, and a release changes nothing of the next holder's.
 			require.NoError(t, rdb.Del(ctx, key).Err())
@@ -271,19 +272,19 @@ func changedKey(t *testing.T, s *redistest.Server) {
 
 func changedCounter(t *testing.T, s *redistest.Server) {
 	rdb := s.Client(t)
-	l := NewClient(t, s.Client(t)).FencedLock("l")
+	l := fixture.NewClient(t, s.Client(t)).FencedLock("l")
 	for range 3 {
-		Release(t, Acquire(t, t.Context(), l))
+		fixture.Release(t, fixture.Acquire(t, t.Context(), l))
 	}
 	for value, want := range map[string]string{"x": "not an integer", "9223372036854775807": "overflow"} {
 		require.NoError(t, rdb.Set(t.Context(), "redisson_lock_token:{l}", value, 0).Err())
-		require.ErrorContains(t, ErrOf(l.Acquire(t.Context())), want)
+		require.ErrorContains(t, fixture.ErrOf(l.Acquire(t.Context())), want)
 		require.Zero(t, rdb.Exists(t.Context(), "l").Val(), "nothing is held")
 	}
 	require.NoError(t, rdb.Set(t.Context(), "redisson_lock_token:{l}", "0", 0).Err())
-	hold := Acquire(t, t.Context(), l)
+	hold := fixture.Acquire(t, t.Context(), l)
 	require.Equal(t, int64(1), hold.Token(), "a token that the store has seen: it rejects the writes")
-	Release(t, hold)
+	fixture.Release(t, hold)
 }
 
 func forgedQueue(t *testing.T, s *redistest.Server) {
@@ -291,58 +292,58 @@ func forgedQueue(t *testing.T, s *redistest.Server) {
 	far := time.Now().Add(24 * time.Hour).UnixMilli()
 	require.NoError(t, rdb.RPush(ctx, "redisson_lock_queue:{l}", "nobody").Err())
 	require.NoError(t, rdb.ZAdd(ctx, "redisson_lock_timeout:{l}", redis.Z{Score: float64(far), Member: "nobody"}).Err())
-	l := NewClient(t, s.Client(t)).FairLock("l")
-	require.ErrorIs(t, ErrOf(l.TryAcquire(ctx)), primitives.ErrNotAcquired, "the entry is before us")
-	waiting := StartAcquire(ctx, l)
-	AwaitFair(t, l, 2)
-	redistest.WaitFor(t, Soon, func() bool {
+	l := fixture.NewClient(t, s.Client(t)).FairLock("l")
+	require.ErrorIs(t, fixture.ErrOf(l.TryAcquire(ctx)), primitives.ErrNotAcquired, "the entry is before us")
+	waiting := fixture.StartAcquire(ctx, l)
+	fixture.AwaitFair(t, l, 2)
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		limit := time.Now().Add(5 * time.Minute).UnixMilli()
 		return rdb.ZScore(ctx, "redisson_lock_timeout:{l}", "nobody").Val() <= float64(limit)
 	}, "it costs five minutes at most")
 	require.Empty(t, waiting)
-	require.NoError(t, ErrOf(l.ForceRelease(ctx)))
+	require.NoError(t, fixture.ErrOf(l.ForceRelease(ctx)))
 	require.NoError(t, rdb.Del(ctx, "redisson_lock_queue:{l}", "redisson_lock_timeout:{l}").Err()) // the repair
-	Release(t, AwaitHold(t, waiting))
+	fixture.Release(t, fixture.AwaitHold(t, waiting))
 }
 
 func forgedRequest(t *testing.T, s *redistest.Server) {
 	ctx, rdb := t.Context(), s.Client(t)
-	c := NewClient(t, s.Client(t))
+	c := fixture.NewClient(t, s.Client(t))
 	l := c.Lock("l")
-	first := Acquire(t, ctx, l)
-	Release(t, first)
+	first := fixture.Acquire(t, ctx, l)
+	fixture.Release(t, first)
 	id, number, _ := strings.Cut(first.ID(), ":")
 	var n int
-	require.NoError(t, ErrOf(fmt.Sscan(number, &n)))
+	require.NoError(t, fixture.ErrOf(fmt.Sscan(number, &n)))
 	require.NoError(t, rdb.Set(ctx, fmt.Sprintf("redisson_unlock_latch:{l}:%s:%d", id, n+1), "1", time.Minute).Err())
-	require.ErrorIs(t, ErrOf(l.Acquire(ctx)), primitives.ErrReleased, "it looks as if it was released before")
+	require.ErrorIs(t, fixture.ErrOf(l.Acquire(ctx)), primitives.ErrReleased, "it looks as if it was released before")
 	require.Zero(t, rdb.Exists(ctx, "l").Val())
-	Release(t, Acquire(t, ctx, l))
+	fixture.Release(t, fixture.Acquire(t, ctx, l))
 }
 
 func forgedClientName(t *testing.T, s *redistest.Server) {
 	ctx, rdb := t.Context(), s.Client(t)
-	shown, hidden := NewClient(t, s.Client(t)), NewClient(t, s.Client(t), primitives.WithClientName(""))
-	hold, other := Acquire(t, ctx, shown.Lock("shown")), Acquire(t, ctx, hidden.Lock("hidden"))
-	redistest.WaitFor(t, Soon, func() bool { return len(ClientNames(t, s)) == 1 }, "the name is written")
-	require.Regexp(t, `^.+:\d+$`, ClientNames(t, s)[0], "the host's name and the process's number")
+	shown, hidden := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t), primitives.WithClientName(""))
+	hold, other := fixture.Acquire(t, ctx, shown.Lock("shown")), fixture.Acquire(t, ctx, hidden.Lock("hidden"))
+	redistest.WaitFor(t, fixture.Soon, func() bool { return len(fixture.ClientNames(t, s)) == 1 }, "the name is written")
+	require.Regexp(t, `^.+:\d+$`, fixture.ClientNames(t, s)[0], "the host's name and the process's number")
 	key := redistest.Keys(t, s, "redlatch_client:*")[0]
 	require.NoError(t, rdb.Set(ctx, key, "forged \x1b[2J", 0).Err())
-	info := InfoOf(t, hidden.Lock("shown"))
+	info := fixture.InfoOf(t, hidden.Lock("shown"))
 	require.Equal(t, "forged \x1b[2J", info.Holders[0].Client, "a name proves nothing, and is shown as it is")
 	require.NoError(t, hold.Check(ctx))
-	Release(t, hold, other)
+	fixture.Release(t, hold, other)
 }
 
 func eavesdropper(t *testing.T, s *redistest.Server) {
 	sub := s.Client(t).PSubscribe(t.Context(), "*")
 	defer sub.Close()
-	require.NoError(t, ErrOf(sub.Receive(t.Context())))
-	one, two := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
-	hold := Acquire(t, t.Context(), one.Lock("secret"))
-	waiting := StartAcquire(t.Context(), two.Lock("secret"))
-	AwaitWaiter(t, s, "secret")
-	Release(t, hold)
+	require.NoError(t, fixture.ErrOf(sub.Receive(t.Context())))
+	one, two := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
+	hold := fixture.Acquire(t, t.Context(), one.Lock("secret"))
+	waiting := fixture.StartAcquire(t.Context(), two.Lock("secret"))
+	fixture.AwaitWaiter(t, s, "secret")
+	fixture.Release(t, hold)
 	for {
 		message, err := sub.ReceiveMessage(t.Context())
 		require.NoError(t, err, "names are seen")
@@ -350,31 +351,31 @@ func eavesdropper(t *testing.T, s *redistest.Server) {
 			break // what comes before is a request for the lock, which names its holder
 		}
 	}
-	Release(t, AwaitHold(t, waiting))
+	fixture.Release(t, fixture.AwaitHold(t, waiting))
 }
 
 func knownID(t *testing.T, s *redistest.Server) {
 	ctx := t.Context()
-	one, two := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
-	hold := Acquire(t, ctx, one.FencedLock("l"))
-	id := Fields(t, s, "l")
+	one, two := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
+	hold := fixture.Acquire(t, ctx, one.FencedLock("l"))
+	id := fixture.Fields(t, s, "l")
 	require.Len(t, id, 1)
 	require.Contains(t, id, hold.ID(), "a reader of the key knows the id")
 	require.NoError(t, two.FencedLock("l").ReleaseID(ctx, hold.ID()))
 	require.ErrorIs(t, hold.Check(ctx), primitives.ErrLost)
-	next := Acquire(t, ctx, two.FencedLock("l"))
+	next := fixture.Acquire(t, ctx, two.FencedLock("l"))
 	require.Greater(t, next.Token(), hold.Token())
-	Release(t, next)
+	fixture.Release(t, next)
 }
 
 func replayedCommand(t *testing.T, s *redistest.Server) {
 	ctx, rdb := t.Context(), s.Client(t)
 	p := s.Proxy(t)
-	l := NewClient(t, p.Client(t)).Lock("l")
-	Release(t, Acquire(t, ctx, l)) // loads the scripts
+	l := fixture.NewClient(t, p.Client(t)).Lock("l")
+	fixture.Release(t, fixture.Acquire(t, ctx, l)) // loads the scripts
 	p.Record()
-	Release(t, Acquire(t, ctx, l))
-	captured := ScriptsOf(p)
+	fixture.Release(t, fixture.Acquire(t, ctx, l))
+	captured := fixture.ScriptsOf(p)
 	require.Len(t, captured, 2)
 	replay := func(i int) any {
 		args := []any{}
@@ -385,11 +386,11 @@ func replayedCommand(t *testing.T, s *redistest.Server) {
 		require.NoError(t, err)
 		return answer
 	}
-	next := Acquire(t, ctx, NewClient(t, s.Client(t)).Lock("l"))
+	next := fixture.Acquire(t, ctx, fixture.NewClient(t, s.Client(t)).Lock("l"))
 	require.IsType(t, []any{}, replay(0), "refused: the lock is held")
 	require.Zero(t, replay(1), "the id holds nothing")
 	require.NoError(t, next.Check(ctx))
-	Release(t, next)
+	fixture.Release(t, next)
 	// A free lock can be taken by anybody who may write its key, by any command.
 	require.Zero(t, replay(0), "acquired")
 	require.Positive(t, rdb.PTTL(ctx, "l").Val(), "until the TTL ends")
@@ -397,38 +398,38 @@ func replayedCommand(t *testing.T, s *redistest.Server) {
 
 func administrator(t *testing.T, s *redistest.Server) {
 	ctx, admin := t.Context(), s.Client(t)
-	one, two := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
-	hold := Acquire(t, ctx, one.Lock("l"), primitives.WithWatchdog(RenewedTTL))
+	one, two := fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))
+	hold := fixture.Acquire(t, ctx, one.Lock("l"), primitives.WithWatchdog(fixture.RenewedTTL))
 	for _, command := range [][]any{
 		{"script", "flush"}, {"client", "kill", "type", "normal", "skipme", "yes"}, {"client", "kill", "type", "pubsub"},
 		{"client", "pause", "300"},
 	} {
-		waiting := StartAcquire(ctx, two.Lock("l"), primitives.WithWait(Soon))
-		AwaitWaiters(t, two, 1)
+		waiting := fixture.StartAcquire(ctx, two.Lock("l"), primitives.WithWait(fixture.Soon))
+		fixture.AwaitWaiters(t, two, 1)
 		require.NoError(t, admin.Do(ctx, command...).Err())
-		AwaitRenewal(t, 1, hold)
-		Release(t, hold)
-		hold = AwaitHold(t, waiting)
+		fixture.AwaitRenewal(t, 1, hold)
+		fixture.Release(t, hold)
+		hold = fixture.AwaitHold(t, waiting)
 		one, two = two, one
-		Release(t, hold)
-		hold = Acquire(t, ctx, one.Lock("l"), primitives.WithWatchdog(RenewedTTL))
+		fixture.Release(t, hold)
+		hold = fixture.Acquire(t, ctx, one.Lock("l"), primitives.WithWatchdog(fixture.RenewedTTL))
 	}
 	require.NoError(t, admin.ConfigSet(ctx, "maxmemory", "1").Err()) // full, with noeviction
-	require.ErrorContains(t, ErrOf(two.Lock("free").Acquire(ctx)), "OOM")
-	AwaitRenewal(t, 1, hold)
+	require.ErrorContains(t, fixture.ErrOf(two.Lock("free").Acquire(ctx)), "OOM")
+	fixture.AwaitRenewal(t, 1, hold)
 	require.NoError(t, admin.FlushAll(ctx).Err())
-	RequireEnds(t, hold.Context(), primitives.ErrLost)
+	fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 }
 
 func untrustedNetwork(t *testing.T, _ *redistest.Server) {
 	s, overTLS := redistest.FreshTLS(t)
 	require.NoError(t, s.Client(t, overTLS).Ping(t.Context()).Err())
-	rdb := s.Client(t, overTLS, NoRetries, func(o *redis.Options) {
+	rdb := s.Client(t, overTLS, fixture.NoRetries, func(o *redis.Options) {
 		o.TLSConfig = o.TLSConfig.Clone()
 		o.TLSConfig.RootCAs = x509.NewCertPool()
 		o.Password, o.DialerRetries = "hush", 1
 	})
-	_, err := NewClient(t, rdb).Lock("l").Acquire(t.Context())
+	_, err := fixture.NewClient(t, rdb).Lock("l").Acquire(t.Context())
 	require.ErrorContains(t, err, "certificate", "a server that another authority has certified")
 	require.Zero(t, s.Client(t).Exists(t.Context(), "l").Val())
 }
@@ -437,8 +438,8 @@ func untrustedNetwork(t *testing.T, _ *redistest.Server) {
 const secretPassword, secretUser = "hush-hush-password", "hush-hush-user"
 
 func leakedSecret(t *testing.T, s *redistest.Server) {
-	var log LogBuffer
-	var events Recorder
+	var log fixture.LogBuffer
+	var events fixture.Recorder
 	locked := redistest.Fresh(t)
 	locked.SetUser(t, "default", ">another")
 	limited := s.As(secretUser)
@@ -454,7 +455,8 @@ func leakedSecret(t *testing.T, s *redistest.Server) {
 		o.MaxRetries, o.DialerRetries = -1, 1
 		rdb := redis.NewClient(o)
 		t.Cleanup(func() { _ = rdb.Close() })
-		c := NewClient(t, rdb, primitives.WithLogger(logger), events.Option(), primitives.WithCommandTimeout(2*time.Second))
+		c := fixture.NewClient(t, rdb, primitives.WithLogger(logger), events.Option(),
+			primitives.WithCommandTimeout(2*time.Second))
 		for _, k := range kinds.Locks() {
 			kind, open := k.Name, k.Lock
 			_, err := open(c, "l").Acquire(t.Context(), primitives.WithWait(50*time.Millisecond))
@@ -462,8 +464,8 @@ func leakedSecret(t *testing.T, s *redistest.Server) {
 			_, infoErr := open(c, "l").Info(t.Context())
 			seen += fmt.Sprintf("%v %+v %#v %v\n", err, err, err, infoErr)
 		}
-		seen += fmt.Sprint(ErrOf(c.Semaphore("s").Init(t.Context(), 1)), c.CountDownLatch("l").Wait(t.Context()))
-		CloseNow(c)
+		seen += fmt.Sprint(fixture.ErrOf(c.Semaphore("s").Init(t.Context(), 1)), c.CountDownLatch("l").Wait(t.Context()))
+		fixture.CloseNow(c)
 	}
 	for _, e := range events.All(primitives.EventNotAcquired) {
 		seen += fmt.Sprintf("%+v %v", e, e.Err)

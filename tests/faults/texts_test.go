@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -18,11 +18,11 @@ import (
 // is the holder, and that a key without a TTL never expires.
 func TestC7TextSaysWhatTheWaitWasFor(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
 		const name, wait = "n", 150 * time.Millisecond
 		rdb := b.S.Client(t)
-		earlier := NewClient(t, b.S.Client(t))
-		other, c := NewClient(t, b.S.Client(t)), NewClient(t, b.S.Client(t))
+		earlier := fixture.NewClient(t, b.S.Client(t))
+		other, c := fixture.NewClient(t, b.S.Client(t)), fixture.NewClient(t, b.S.Client(t))
 		exclusive := []kinds.Kind{kinds.Of("lock"), kinds.Of("fair"), kinds.Of("fenced"), kinds.Of("writer")}
 		for _, k := range exclusive {
 			for _, owner := range []string{"", "job-1"} {
@@ -31,7 +31,7 @@ func TestC7TextSaysWhatTheWaitWasFor(t *testing.T) {
 					opts = append(opts, primitives.WithOwner(owner))
 				}
 				key := name + k.Name + owner
-				hold := Acquire(t, t.Context(), k.Open(c, key), opts...)
+				hold := fixture.Acquire(t, t.Context(), k.Open(c, key), opts...)
 				_, own := k.Open(c, key).TryAcquire(t.Context())
 				_, others := k.Open(other, key).TryAcquire(t.Context())
 				require.ErrorContains(t, own, "not acquired: held by "+hold.ID()+" for another 30s", k.Name)
@@ -49,13 +49,13 @@ func TestC7TextSaysWhatTheWaitWasFor(t *testing.T) {
 					assert.ErrorContains(t, endless, "held by "+hold.ID(), k.Name)
 					assert.ErrorContains(t, endless, "never expires", k.Name)
 				}
-				Release(t, hold)
+				fixture.Release(t, hold)
 			}
 		}
 
 		// A former life of the same client id is another process.
-		left := Acquire(t, t.Context(), earlier.Lock(name))
-		again := NewClient(t, b.S.Client(t), primitives.WithClientID(earlier.ID()))
+		left := fixture.Acquire(t, t.Context(), earlier.Lock(name))
+		again := fixture.NewClient(t, b.S.Client(t), primitives.WithClientID(earlier.ID()))
 		_, err := again.Lock(name).TryAcquire(t.Context())
 		require.ErrorContains(t, err, "held by "+left.ID())
 		require.NotContains(t, err.Error(), "this client")
@@ -65,11 +65,11 @@ func TestC7TextSaysWhatTheWaitWasFor(t *testing.T) {
 // C7: a refusal by a hold of this very client says so, whether or not Redis has named the holder.
 func TestC7TextSaysThatThisClientHoldsIt(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
-		other, c := NewClient(t, b.S.Client(t)), NewClient(t, b.S.Client(t))
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+		other, c := fixture.NewClient(t, b.S.Client(t)), fixture.NewClient(t, b.S.Client(t))
 		for _, k := range kinds.All() {
 			key := "n" + k.Name
-			hold := Acquire(t, t.Context(), k.One(t, c, key))
+			hold := fixture.Acquire(t, t.Context(), k.One(t, c, key))
 			for _, wait := range []time.Duration{0, 150 * time.Millisecond} {
 				_, own := k.Rival(c, key).Acquire(t.Context(), primitives.WithWait(wait))
 				require.ErrorIs(t, own, primitives.ErrNotAcquired, k.Name)
@@ -78,7 +78,7 @@ func TestC7TextSaysThatThisClientHoldsIt(t *testing.T) {
 				require.ErrorIs(t, others, primitives.ErrNotAcquired, k.Name)
 				assert.NotContains(t, others.Error(), "this client", k.Name)
 			}
-			Release(t, hold)
+			fixture.Release(t, hold)
 		}
 	})
 }
@@ -89,18 +89,18 @@ func TestC7TextOfHoldersWithoutALease(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, rdb := redistest.Name(t), s.Client(t)
-		c := NewClient(t, rdb)
+		c := fixture.NewClient(t, rdb)
 		rw := c.RWLock(name)
-		Acquire(t, t.Context(), rw.Reader())
+		fixture.Acquire(t, t.Context(), rw.Reader())
 		require.NoError(t, rdb.Persist(t.Context(), name).Err())
-		require.ErrorContains(t, ErrOf(rw.Writer().TryAcquire(t.Context())), "never expire")
+		require.ErrorContains(t, fixture.ErrOf(rw.Writer().TryAcquire(t.Context())), "never expire")
 
 		pool := c.PermitExpirableSemaphore(name + "p")
-		InitPool(t, pool, 1)
+		fixture.InitPool(t, pool, 1)
 		_, err := pool.TryAcquire(t.Context(), primitives.WithPermits(2))
 		require.NotContains(t, err.Error(), "never expire", "nobody has a permit")
 		plain := c.Semaphore(name + "s")
-		InitPool(t, plain, 0)
+		fixture.InitPool(t, plain, 0)
 		_, err = plain.TryAcquire(t.Context())
 		require.NotContains(t, err.Error(), "never expire", "its permits have no lease")
 	})
@@ -110,10 +110,10 @@ func TestC7TextOfHoldersWithoutALease(t *testing.T) {
 // ended it.
 func TestC7TextOfASilentServerSaysHowLong(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
-		c := NewClient(t, b.P.Client(t, DialsOnce), primitives.WithCommandTimeout(700*time.Millisecond))
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+		c := fixture.NewClient(t, b.P.Client(t, fixture.DialsOnce), primitives.WithCommandTimeout(700*time.Millisecond))
 		b.P.BlackHole(true)
-		require.ErrorContains(t, ErrOf(c.Lock("l").Acquire(context.Background())), "gave up after 7")
+		require.ErrorContains(t, fixture.ErrOf(c.Lock("l").Acquire(context.Background())), "gave up after 7")
 		_, err := c.Lock("l").Acquire(context.Background(), primitives.WithWait(3*time.Second))
 		require.ErrorContains(t, err, "gave up after 7", "its first attempt had no answer")
 		b.P.Heal()

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -55,21 +55,21 @@ func TestMessagesOverConnectionsWithoutDeadlines(t *testing.T) {
 					}
 				})
 			}
-			var log LogBuffer
-			one, two := NewClient(t, open(), log.Logger()), NewClient(t, open(), log.Logger())
+			var log fixture.LogBuffer
+			one, two := fixture.NewClient(t, open(), log.Logger()), fixture.NewClient(t, open(), log.Logger())
 			key := redistest.Name(t)
 			var took []time.Duration
 			before := int64(0)
 			for i := range 8 {
-				hold := Acquire(t, t.Context(), one.Lock(key))
-				waiting := StartAcquire(t.Context(), two.Lock(key))
-				AwaitWaiters(t, two, 1)
+				hold := fixture.Acquire(t, t.Context(), one.Lock(key))
+				waiting := fixture.StartAcquire(t.Context(), two.Lock(key))
+				fixture.AwaitWaiters(t, two, 1)
 				time.Sleep(50 * time.Millisecond) // far from the next look
 				began := time.Now()
-				Release(t, hold)
-				next := AwaitAcquired(t, waiting)
+				fixture.Release(t, hold)
+				next := fixture.AwaitAcquired(t, waiting)
 				took = append(took, next.At.Sub(began))
-				Release(t, next.Hold)
+				fixture.Release(t, next.Hold)
 				if i == 3 {
 					before = dials.Load()
 				}
@@ -78,11 +78,11 @@ func TestMessagesOverConnectionsWithoutDeadlines(t *testing.T) {
 			require.Empty(t, log.String(), "there is nothing to warn of")
 
 			began := time.Now()
-			hold := Acquire(t, t.Context(), one.Lock(key), primitives.WithLease(time.Minute))
+			hold := fixture.Acquire(t, t.Context(), one.Lock(key), primitives.WithLease(time.Minute))
 			time.Sleep(time.Until(began.Add(1050 * time.Millisecond))) // younger holds are not told
-			forced := ForceRelease(t, two.Lock(key))
+			forced := fixture.ForceRelease(t, two.Lock(key))
 			require.True(t, forced)
-			RequireEnds(t, hold.Context(), primitives.ErrLost)
+			fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 			require.NotContains(t, log.String(), "link", "the loss of the hold is all that there is to say")
 			// A busy machine has more commands under way at once. A connection for each command
 			// would be 20 and more.

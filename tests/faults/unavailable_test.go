@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -103,8 +103,10 @@ func readCommand(in *bufio.Reader) (args []string, err error) {
 // acquisitions are one call of each kind that waits.
 func acquisitions(c *primitives.Client, name string) map[string]func(context.Context, ...primitives.Option) error {
 	calls := map[string]func(context.Context, ...primitives.Option) error{}
-	add := func(kind string, l Handle) {
-		calls[kind] = func(ctx context.Context, opts ...primitives.Option) error { return ErrOf(l.Acquire(ctx, opts...)) }
+	add := func(kind string, l fixture.Handle) {
+		calls[kind] = func(ctx context.Context, opts ...primitives.Option) error {
+			return fixture.ErrOf(l.Acquire(ctx, opts...))
+		}
 	}
 	for _, k := range kinds.All() {
 		add(k.Name, k.Open(c, name))
@@ -147,7 +149,7 @@ func TestC7DeadIsNotBusy(t *testing.T) {
 // requireUnavailable lets acquisitions of all kinds end in all ways on a Redis that does not work.
 func requireUnavailable(t *testing.T, rdb *redis.Client, is error, text string) {
 	const wait, timeout = 250 * time.Millisecond, 350 * time.Millisecond
-	c := NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
+	c := fixture.NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	for _, end := range []struct {
@@ -221,7 +223,7 @@ func TestC7AcquisitionsRideOutLoading(t *testing.T) {
 		}
 		rdb := redis.NewClient(o)
 		t.Cleanup(func() { _ = rdb.Close() })
-		c, other := NewClient(t, rdb), NewClient(t, s.Client(t))
+		c, other := fixture.NewClient(t, rdb), fixture.NewClient(t, s.Client(t))
 		var calls sync.WaitGroup
 		for _, k := range kinds.All() {
 			k.One(t, other, k.Name)
@@ -249,7 +251,7 @@ func TestC7ShortWaitDoesNotReportAnOutage(t *testing.T) {
 			_ = rdb.Close()
 			time.Sleep(time.Minute) // its goroutines that still dial notice that
 		})
-		c := NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
+		c := fixture.NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
 		for kind, call := range acquisitions(c, "name") {
 			if kind == "latch" { // it acquires nothing
 				continue
@@ -273,24 +275,24 @@ func TestC7EveryCallSaysThatRedisIsUnavailable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)
-		c := NewClient(t, p.Client(t, ShortTimeouts), primitives.WithCommandTimeout(200*time.Millisecond))
-		hold := Acquire(t, t.Context(), c.Lock("held"))
+		c := fixture.NewClient(t, p.Client(t, fixture.ShortTimeouts), primitives.WithCommandTimeout(200*time.Millisecond))
+		hold := fixture.Acquire(t, t.Context(), c.Lock("held"))
 		l, sem, permits, latch := c.Lock("l"), c.Semaphore("s"), c.PermitExpirableSemaphore("p"), c.CountDownLatch("c")
 		calls := map[string]func(context.Context) error{
 			"Check":         hold.Check,
 			"Extend":        func(ctx context.Context) error { return hold.Extend(ctx, time.Minute) },
-			"nested":        func(context.Context) error { return ErrOf(c.Lock("held").TryAcquire(hold.Context())) },
-			"Info":          func(ctx context.Context) error { return ErrOf(l.Info(ctx)) },
-			"Adopt":         func(ctx context.Context) error { return ErrOf(l.Adopt(ctx, "id")) },
+			"nested":        func(context.Context) error { return fixture.ErrOf(c.Lock("held").TryAcquire(hold.Context())) },
+			"Info":          func(ctx context.Context) error { return fixture.ErrOf(l.Info(ctx)) },
+			"Adopt":         func(ctx context.Context) error { return fixture.ErrOf(l.Adopt(ctx, "id")) },
 			"ReleaseID":     func(ctx context.Context) error { return l.ReleaseID(ctx, "id") },
-			"ForceRelease":  func(ctx context.Context) error { return ErrOf(l.ForceRelease(ctx)) },
-			"Init":          func(ctx context.Context) error { return ErrOf(sem.Init(ctx, 1)) },
-			"Drain":         func(ctx context.Context) error { return ErrOf(sem.Drain(ctx)) },
+			"ForceRelease":  func(ctx context.Context) error { return fixture.ErrOf(l.ForceRelease(ctx)) },
+			"Init":          func(ctx context.Context) error { return fixture.ErrOf(sem.Init(ctx, 1)) },
+			"Drain":         func(ctx context.Context) error { return fixture.ErrOf(sem.Drain(ctx)) },
 			"Resize":        func(ctx context.Context) error { return permits.Resize(ctx, 1) },
-			"permits' Info": func(ctx context.Context) error { return ErrOf(permits.Info(ctx)) },
-			"Count":         func(ctx context.Context) error { return ErrOf(latch.Count(ctx)) },
+			"permits' Info": func(ctx context.Context) error { return fixture.ErrOf(permits.Info(ctx)) },
+			"Count":         func(ctx context.Context) error { return fixture.ErrOf(latch.Count(ctx)) },
 			"CountDown":     latch.CountDown,
-			"Inspect":       func(ctx context.Context) error { return ErrOf(c.Inspect(ctx, "l")) },
+			"Inspect":       func(ctx context.Context) error { return fixture.ErrOf(c.Inspect(ctx, "l")) },
 			"Locks":         func(ctx context.Context) error { return errOfList(c.Locks(ctx, "*")) },
 			"Numbers":       func(ctx context.Context) error { return errOfList(c.Numbers(ctx, "*")) },
 		}
@@ -333,33 +335,33 @@ func TestC7BusyThenSilent(t *testing.T) {
 		"refused": func(p *redistest.Proxy) { p.Refuse(true); p.Reset() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *BubbleTest) {
-				hold := Acquire(t, t.Context(), b.Other)
-				c := NewClient(t, b.P.Client(t, DialsOnce), primitives.WithCommandTimeout(500*time.Millisecond))
+			fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+				hold := fixture.Acquire(t, t.Context(), b.Other)
+				c := fixture.NewClient(t, b.P.Client(t, fixture.DialsOnce), primitives.WithCommandTimeout(500*time.Millisecond))
 				l := c.Lock("l", primitives.WithPolling(10*time.Millisecond, 20*time.Millisecond))
-				waiting := StartAcquire(context.Background(), l, primitives.WithWait(600*time.Millisecond))
-				AwaitWaiters(t, c, 1)
+				waiting := fixture.StartAcquire(context.Background(), l, primitives.WithWait(600*time.Millisecond))
+				fixture.AwaitWaiters(t, c, 1)
 				fault(b.P)
-				requireBusyThenSilent(t, Await(t, waiting).Err, hold, name)
+				requireBusyThenSilent(t, fixture.Await(t, waiting).Err, hold, name)
 				b.P.Heal()
-				Release(t, hold)
+				fixture.Release(t, hold)
 			})
 			// A waiter that has its place in the queue of a fair lock makes no attempts. The
 			// client's refreshes show that Redis is silent.
-			RunBubble(t, "fair", func(t *testing.T, b *BubbleTest) {
-				hold := Acquire(t, t.Context(), NewClient(t, b.S.Client(t)).FairLock("f"))
-				c := NewClient(t, b.P.Client(t, DialsOnce))
-				waiting := StartAcquire(context.Background(), c.FairLock("f"), primitives.WithWait(5*time.Second))
-				AwaitWaiters(t, c, 1)
+			fixture.RunBubble(t, "fair", func(t *testing.T, b *fixture.BubbleTest) {
+				hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, b.S.Client(t)).FairLock("f"))
+				c := fixture.NewClient(t, b.P.Client(t, fixture.DialsOnce))
+				waiting := fixture.StartAcquire(context.Background(), c.FairLock("f"), primitives.WithWait(5*time.Second))
+				fixture.AwaitWaiters(t, c, 1)
 				time.Sleep(1500 * time.Millisecond) // answered refreshes come first
 				fault(b.P)
-				requireBusyThenSilent(t, Await(t, waiting).Err, hold, name)
+				requireBusyThenSilent(t, fixture.Await(t, waiting).Err, hold, name)
 
 				b.P.Heal()
-				err := ErrOf(c.FairLock("f").Acquire(context.Background(), primitives.WithWait(3*time.Second)))
+				err := fixture.ErrOf(c.FairLock("f").Acquire(context.Background(), primitives.WithWait(3*time.Second)))
 				require.ErrorIs(t, err, primitives.ErrNotAcquired)
 				require.NotErrorIs(t, err, primitives.ErrUnavailable, "Redis answers again")
-				Release(t, hold)
+				fixture.Release(t, hold)
 			})
 		})
 	}
@@ -380,7 +382,7 @@ func requireBusyThenSilent(t *testing.T, err error, hold *primitives.Hold, fault
 // are left.
 func TestC7RedLockThatIsRefusedWithAMemberDown(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
 		dead := b.S.Client(t, func(o *redis.Options) {
 			o.MaxRetries, o.DialerRetries = -1, 1
 			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -388,19 +390,19 @@ func TestC7RedLockThatIsRefusedWithAMemberDown(t *testing.T) {
 				return refused(ctx, network, addr)
 			}
 		})
-		c, down := NewClient(t, b.S.Client(t)), NewClient(t, dead)
+		c, down := fixture.NewClient(t, b.S.Client(t)), fixture.NewClient(t, dead)
 		var held []*primitives.Hold
 		for _, n := range []string{"1", "2"} {
-			held = append(held, Acquire(t, t.Context(), NewClient(t, b.S.Client(t)).Lock(n)))
+			held = append(held, fixture.Acquire(t, t.Context(), fixture.NewClient(t, b.S.Client(t)).Lock(n)))
 		}
 		red := primitives.NewRedLock([]*primitives.Lock{c.Lock("1"), c.Lock("2"), down.Lock("3")})
 		for _, wait := range []time.Duration{0, 150 * time.Millisecond} {
-			err := ErrOf(red.Acquire(t.Context(), primitives.WithWait(wait)))
+			err := fixture.ErrOf(red.Acquire(t.Context(), primitives.WithWait(wait)))
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
 			require.ErrorIs(t, err, syscall.ECONNREFUSED)
 			require.NotErrorIs(t, err, primitives.ErrUnavailable, "enough members have answered")
 		}
-		Release(t, held...)
+		fixture.Release(t, held...)
 	})
 }
 
@@ -417,11 +419,12 @@ func TestC7DialsToFindOutWhyAreFew(t *testing.T) {
 		},
 	})
 	t.Cleanup(func() { _ = rdb.Close() })
-	c := NewClient(t, rdb, primitives.WithCommandTimeout(time.Second))
+	c := fixture.NewClient(t, rdb, primitives.WithCommandTimeout(time.Second))
 	results := make(chan error)
 	for i := range 50 {
 		go func() {
-			results <- ErrOf(c.Lock(fmt.Sprint("l", i)).Acquire(context.Background(), primitives.WithWait(400*time.Millisecond)))
+			results <- fixture.ErrOf(c.Lock(fmt.Sprint("l", i)).Acquire(context.Background(),
+				primitives.WithWait(400*time.Millisecond)))
 		}()
 	}
 	for range 50 {
@@ -436,7 +439,7 @@ func TestWrongTypeSaysWhatTheKeyHolds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	rdb := s.Client(t)
-	c := NewClient(t, s.Client(t))
+	c := fixture.NewClient(t, s.Client(t))
 	list, hash := redistest.Name(t)+"list", redistest.Name(t)+"hash"
 	require.NoError(t, rdb.RPush(t.Context(), list, "a").Err())
 	require.NoError(t, rdb.HSet(t.Context(), hash, "a", "b").Err())
@@ -444,18 +447,18 @@ func TestWrongTypeSaysWhatTheKeyHolds(t *testing.T) {
 	delete(ofLocks, "red") // one member of three
 	multi := primitives.NewMultiLock([]*primitives.Lock{c.Lock(list), c.Lock(list + "free")})
 	ofLocks["multi"] = func(ctx context.Context, opts ...primitives.Option) error {
-		return ErrOf(multi.Acquire(ctx, opts...))
+		return fixture.ErrOf(multi.Acquire(ctx, opts...))
 	}
 	delete(ofLocks, "polling")
 	for kind, acquire := range ofLocks {
 		requireWrong(t, acquire(t.Context(), primitives.WithWait(0)), "list", kind)
 	}
-	requireWrong(t, ErrOf(c.Lock(list).Info(t.Context())), "list", "Info")
-	requireWrong(t, ErrOf(c.Lock(list).ForceRelease(t.Context())), "list", "ForceRelease")
+	requireWrong(t, fixture.ErrOf(c.Lock(list).Info(t.Context())), "list", "Info")
+	requireWrong(t, fixture.ErrOf(c.Lock(list).ForceRelease(t.Context())), "list", "ForceRelease")
 	requireWrong(t, c.Lock(list).ReleaseID(t.Context(), "me"), "list", "ReleaseID")
 	requireWrong(t, c.CountDownLatch(hash).Wait(t.Context()), "hash", "latch")
-	requireWrong(t, ErrOf(c.CountDownLatch(hash).Count(t.Context())), "hash", "Count")
-	requireWrong(t, ErrOf(c.Semaphore(hash).TryAcquire(t.Context())), "hash", "semaphore")
+	requireWrong(t, fixture.ErrOf(c.CountDownLatch(hash).Count(t.Context())), "hash", "Count")
+	requireWrong(t, fixture.ErrOf(c.Semaphore(hash).TryAcquire(t.Context())), "hash", "semaphore")
 	require.NoError(t, rdb.Del(t.Context(), list, hash).Err())
 }
 
@@ -478,9 +481,9 @@ func requireWrong(t *testing.T, err error, holds, call string) {
 func TestErrorTexts(t *testing.T) {
 	t.Parallel()
 	s := redistest.Miniredis(t)
-	c := NewClient(t, s.Client(t))
-	hold := Acquire(t, t.Context(), c.Lock("a"))
-	Release(t, hold)
+	c := fixture.NewClient(t, s.Client(t))
+	hold := fixture.Acquire(t, t.Context(), c.Lock("a"))
+	fixture.Release(t, hold)
 	require.EqualError(t, hold.Release(t.Context()), `redlatch: release lock "a": already released`)
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
 	defer func() { _ = ring.Close() }()
@@ -490,11 +493,12 @@ func TestErrorTexts(t *testing.T) {
 	require.ErrorContains(t, err, "NewRedLock")
 
 	require.EqualError(t, c.Lock("a").ReleaseID(t.Context(), "me"), `redlatch: release lock "a": not held by "me"`)
-	require.EqualError(t, ErrOf(c.Lock("a").Adopt(t.Context(), "me")), `redlatch: adopt lock "a": not held by "me"`)
+	require.EqualError(t, fixture.ErrOf(c.Lock("a").Adopt(t.Context(), "me")),
+		`redlatch: adopt lock "a": not held by "me"`)
 
 	pool := c.Semaphore("pool")
-	require.NoError(t, ErrOf(pool.Init(t.Context(), 1)))
-	permit := Acquire(t, t.Context(), pool)
+	require.NoError(t, fixture.ErrOf(pool.Init(t.Context(), 1)))
+	permit := fixture.Acquire(t, t.Context(), pool)
 	for op, err := range map[string]error{
 		"check": permit.Check(t.Context()), "extend": permit.Extend(t.Context(), time.Second),
 	} {
@@ -502,7 +506,7 @@ func TestErrorTexts(t *testing.T) {
 		require.EqualError(t, err, "redlatch: "+op+` semaphore "pool": unsupported: its permits have no holder `+
 			"and no lease in Redis; use a PermitExpirableSemaphore")
 	}
-	Release(t, permit)
+	fixture.Release(t, permit)
 
 	for want, acquire := range map[string]func() (*primitives.Hold, error){
 		"a fair lock":       func() (*primitives.Hold, error) { return c.FairLock("list").TryAcquire(t.Context()) },
@@ -512,7 +516,7 @@ func TestErrorTexts(t *testing.T) {
 		},
 	} {
 		s.Client(t).RPush(t.Context(), "list", "x")
-		err := ErrOf(acquire())
+		err := fixture.ErrOf(acquire())
 		require.ErrorContains(t, err, `key "list" holds a list, not `+want+": use another name")
 		require.NotContains(t, err.Error(), "delete", "it may be a lock of another library")
 	}
@@ -528,9 +532,9 @@ func TestCloseNamesTheHoldsThatAreLeft(t *testing.T) {
 		5: `^redlatch: close client: 5 holds were not released: lock "l4" \(%s:5\), .*, and 2 more: ` +
 			`context deadline exceeded$`,
 	} {
-		c := NewClient(t, redistest.Miniredis(t).Client(t))
+		c := fixture.NewClient(t, redistest.Miniredis(t).Client(t))
 		for i := range held {
-			Acquire(t, t.Context(), c.Lock(fmt.Sprint("l", i)))
+			fixture.Acquire(t, t.Context(), c.Lock(fmt.Sprint("l", i)))
 		}
 		for range 2 {
 			err := c.Close(ctx)
@@ -539,9 +543,9 @@ func TestCloseNamesTheHoldsThatAreLeft(t *testing.T) {
 			require.Regexp(t, fmt.Sprintf(want, c.ID()), err.Error())
 		}
 	}
-	c := NewClient(t, redistest.Miniredis(t).Client(t))
+	c := fixture.NewClient(t, redistest.Miniredis(t).Client(t))
 	multi := primitives.NewMultiLock([]*primitives.Lock{c.Lock("a"), c.Lock("b")})
-	Acquire(t, t.Context(), multi)
+	fixture.Acquire(t, t.Context(), multi)
 	require.ErrorContains(t, c.Close(ctx), `1 hold was not released: multi "a,b"`, "members are not counted")
 }
 
@@ -550,22 +554,22 @@ func TestC7SiblingNamesTheHolder(t *testing.T) {
 	for name, opts := range map[string][]primitives.Option{
 		"private": nil, "cohort": {primitives.WithCohort(time.Second)},
 	} {
-		RunBubble(t, name, func(t *testing.T, b *BubbleTest) {
-			c := NewClient(t, b.P.Client(t, DialsOnce))
+		fixture.RunBubble(t, name, func(t *testing.T, b *fixture.BubbleTest) {
+			c := fixture.NewClient(t, b.P.Client(t, fixture.DialsOnce))
 			for _, l := range []*primitives.Lock{
 				c.Lock("l", opts...), c.FairLock("f", opts...), c.RWLock("w", opts...).Writer(),
 				primitives.NewMultiLock([]*primitives.Lock{c.Lock("m1"), c.FairLock("m2")}),
 			} {
-				outer := Acquire(t, t.Context(), l)
-				sibling := Acquire(t, outer.Context(), l)
+				outer := fixture.Acquire(t, t.Context(), l)
+				sibling := fixture.Acquire(t, outer.Context(), l)
 				for _, wait := range []time.Duration{0, time.Second} {
-					err := ErrOf(l.Acquire(outer.Context(), primitives.WithWait(wait)))
+					err := fixture.ErrOf(l.Acquire(outer.Context(), primitives.WithWait(wait)))
 					require.ErrorIs(t, err, primitives.ErrNotAcquired)
 					require.NotErrorIs(t, err, primitives.ErrUnavailable)
 					require.ErrorContains(t, err,
 						"not acquired: held by "+outer.ID()+" (another acquisition nests in the same hold)")
 				}
-				Release(t, sibling, outer)
+				fixture.Release(t, sibling, outer)
 			}
 		})
 	}
@@ -578,32 +582,32 @@ func TestC7SiblingWithoutAnAnswerIsNoHolder(t *testing.T) {
 		"private": nil, "shared": {primitives.WithOwner("me")},
 	} {
 		for _, wasBusy := range []bool{false, true} {
-			RunBubble(t, fmt.Sprintf("%s, busy before: %t", name, wasBusy), func(t *testing.T, b *BubbleTest) {
-				l := NewClient(t, b.P.Client(t, DialsOnce)).Lock("l")
-				outer := Acquire(t, t.Context(), l, opts...)
+			fixture.RunBubble(t, fmt.Sprintf("%s, busy before: %t", name, wasBusy), func(t *testing.T, b *fixture.BubbleTest) {
+				l := fixture.NewClient(t, b.P.Client(t, fixture.DialsOnce)).Lock("l")
+				outer := fixture.Acquire(t, t.Context(), l, opts...)
 				within := func(d time.Duration) func() (*primitives.Hold, error) {
 					return func() (*primitives.Hold, error) {
 						return l.Acquire(outer.Context(), primitives.WithWait(d))
 					}
 				}
-				busy := Acquire(t, outer.Context(), l)
+				busy := fixture.Acquire(t, outer.Context(), l)
 				if !wasBusy {
-					Release(t, busy)
+					fixture.Release(t, busy)
 					b.P.BlackHole(true)
 				}
-				first := Start(within(time.Second))
+				first := fixture.Start(within(time.Second))
 				synctest.Wait()
-				second := Start(within(500 * time.Millisecond))
+				second := fixture.Start(within(500 * time.Millisecond))
 				synctest.Wait()
 				if wasBusy {
 					b.P.BlackHole(true)
 					require.NotEmpty(t, busy.Detach()) // sends nothing
 				}
-				err := Await(t, second).Err
+				err := fixture.Await(t, second).Err
 				require.ErrorIs(t, err, primitives.ErrUnavailable)
 				require.ErrorContains(t, err, "no answer")
 				require.Equal(t, wasBusy, errors.Is(err, primitives.ErrNotAcquired), err)
-				require.ErrorIs(t, Await(t, first).Err, primitives.ErrUnavailable)
+				require.ErrorIs(t, fixture.Await(t, first).Err, primitives.ErrUnavailable)
 			})
 		}
 	}
@@ -612,45 +616,45 @@ func TestC7SiblingWithoutAnAnswerIsNoHolder(t *testing.T) {
 // A member of a multi lock that joins a queue has asked nothing about that lock.
 func TestC7MultiLockBehindAWaiterNamesTheHolder(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
-		hold := Acquire(t, t.Context(), b.Other)
-		c := NewClient(t, b.P.Client(t, DialsOnce))
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+		hold := fixture.Acquire(t, t.Context(), b.Other)
+		c := fixture.NewClient(t, b.P.Client(t, fixture.DialsOnce))
 		waiting, stop := context.WithCancel(t.Context())
 		defer stop()
-		first := StartAcquire(waiting, c.Lock("l"))
-		AwaitWaiters(t, c, 1)
+		first := fixture.StartAcquire(waiting, c.Lock("l"))
+		fixture.AwaitWaiters(t, c, 1)
 		multi := primitives.NewMultiLock([]*primitives.Lock{c.Lock("l"), c.FairLock("m")})
 		for range 2 {
-			err := ErrOf(multi.Acquire(t.Context(), primitives.WithWait(50*time.Millisecond)))
+			err := fixture.ErrOf(multi.Acquire(t.Context(), primitives.WithWait(50*time.Millisecond)))
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
 			require.ErrorContains(t, err, "held by "+hold.ID())
 		}
 		stop()
-		require.ErrorContains(t, Await(t, first).Err, "held by "+hold.ID())
-		Release(t, hold)
+		require.ErrorContains(t, fixture.Await(t, first).Err, "held by "+hold.ID())
+		fixture.Release(t, hold)
 	})
 }
 
 // Only one of the waiters makes attempts for the member that is held.
 func TestC7MultiLocksBusyThenSilent(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *BubbleTest) {
-		hold := Acquire(t, t.Context(), b.Other)
-		c := NewClient(t, b.P.Client(t, DialsOnce), primitives.WithCommandTimeout(500*time.Millisecond))
+	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {
+		hold := fixture.Acquire(t, t.Context(), b.Other)
+		c := fixture.NewClient(t, b.P.Client(t, fixture.DialsOnce), primitives.WithCommandTimeout(500*time.Millisecond))
 		multi := primitives.NewMultiLock([]*primitives.Lock{c.Lock("l"), c.FairLock("m")})
-		var waiting []<-chan Result
+		var waiting []<-chan fixture.Result
 		for range 3 {
-			waiting = append(waiting, StartAcquire(context.Background(), multi, primitives.WithWait(3*time.Second)))
+			waiting = append(waiting, fixture.StartAcquire(context.Background(), multi, primitives.WithWait(3*time.Second)))
 			synctest.Wait()
 		}
 		b.P.BlackHole(true)
 		for _, w := range waiting {
-			err := Await(t, w).Err
+			err := fixture.Await(t, w).Err
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
 			require.ErrorIs(t, err, primitives.ErrUnavailable)
 			require.ErrorContains(t, err, "held by "+hold.ID())
 		}
 		b.P.Heal()
-		Release(t, hold)
+		fixture.Release(t, hold)
 	})
 }

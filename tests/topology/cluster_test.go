@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redisutil"
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -32,34 +32,35 @@ func TestCluster(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			base := redistest.Name(t)
-			one, two := NewClient(t, servers.ClusterClient(t), opts...), NewClient(t, servers.ClusterClient(t), opts...)
+			one, two := fixture.NewClient(t, servers.ClusterClient(t), opts...), fixture.NewClient(t,
+				servers.ClusterClient(t), opts...)
 			var wg sync.WaitGroup
 			for i := range 9 { // enough names for every shard
 				wg.Go(func() {
 					key := base + strconv.Itoa(i)
-					hold := Acquire(t, t.Context(), one.Lock(key), primitives.WithWatchdog(RenewedTTL))
-					inner := Acquire(t, hold.Context(), one.Lock(key), primitives.WithWatchdog(RenewedTTL))
-					waiting := StartAcquire(t.Context(), two.Lock(key), primitives.WithOwner("o"))
+					hold := fixture.Acquire(t, t.Context(), one.Lock(key), primitives.WithWatchdog(fixture.RenewedTTL))
+					inner := fixture.Acquire(t, hold.Context(), one.Lock(key), primitives.WithWatchdog(fixture.RenewedTTL))
+					waiting := fixture.StartAcquire(t.Context(), two.Lock(key), primitives.WithOwner("o"))
 					before := hold.ValidUntil()
-					redistest.WaitFor(t, Soon, func() bool { return hold.ValidUntil().After(before) }, "the hold is renewed")
-					Release(t, inner)
+					redistest.WaitFor(t, fixture.Soon, func() bool { return hold.ValidUntil().After(before) }, "the hold is renewed")
+					fixture.Release(t, inner)
 					released := time.Now()
-					Release(t, hold)
-					r := Await(t, waiting)
+					fixture.Release(t, hold)
+					r := fixture.Await(t, waiting)
 					if r.Err != nil {
 						t.Error(r.Err)
 						return
 					}
 					// The tests of pubsub check that messages are delivered in a cluster.
-					if took := r.At.Sub(released); took > SlowPoll {
+					if took := r.At.Sub(released); took > fixture.SlowPoll {
 						t.Errorf("%s: the waiter acquired %v after the release", key, took)
 					}
-					Release(t, r.Hold)
+					fixture.Release(t, r.Hold)
 				})
 			}
 			wg.Wait()
-			hold := Acquire(t, t.Context(), one.Lock(base))
-			other := Acquire(t, t.Context(), one.Lock(base+"1"))
+			hold := fixture.Acquire(t, t.Context(), one.Lock(base))
+			other := fixture.Acquire(t, t.Context(), one.Lock(base+"1"))
 			found := 0
 			for info, err := range two.Locks(t.Context(), base+"*") {
 				require.NoError(t, err)
@@ -67,11 +68,11 @@ func TestCluster(t *testing.T) {
 				found++
 			}
 			require.Equal(t, 2, found)
-			Release(t, hold, other)
+			fixture.Release(t, hold, other)
 			for _, s := range servers.Nodes() {
-				RequireClean(t, s, base)
+				fixture.RequireClean(t, s, base)
 				// A client that has held for a second listens for takeovers, too.
-				redistest.WaitFor(t, Soon, func() bool {
+				redistest.WaitFor(t, fixture.Soon, func() bool {
 					return !slices.ContainsFunc(redistest.ShardChannels(t, s), func(channel string) bool {
 						return !strings.HasPrefix(channel, "redlatch_holder:")
 					})
@@ -86,13 +87,13 @@ func TestC20NamesInTwoSlotsAreInvalid(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t)
 	for _, sharded := range []bool{false, true} {
-		c := NewClient(t, servers.ClusterClient(t), primitives.WithShardedPubSub(sharded))
+		c := fixture.NewClient(t, servers.ClusterClient(t), primitives.WithShardedPubSub(sharded))
 		for _, name := range []string{"a{b", "a}b", "{}x", "x{}", "{a"} {
-			require.ErrorIs(t, ErrOf(c.Lock(name).Acquire(t.Context())), primitives.ErrInvalid, "%q", name)
-			require.ErrorIs(t, ErrOf(c.Lock(name).Info(t.Context())), primitives.ErrInvalid, "%q", name)
+			require.ErrorIs(t, fixture.ErrOf(c.Lock(name).Acquire(t.Context())), primitives.ErrInvalid, "%q", name)
+			require.ErrorIs(t, fixture.ErrOf(c.Lock(name).Info(t.Context())), primitives.ErrInvalid, "%q", name)
 		}
 		for _, name := range []string{"a", "{a}b", "x{a}", "{a}{b}", "{a{b}"} {
-			Release(t, Acquire(t, t.Context(), c.Lock(name)))
+			fixture.Release(t, fixture.Acquire(t, t.Context(), c.Lock(name)))
 		}
 	}
 }
@@ -104,16 +105,16 @@ func TestClusterDeadShardDoesNotAffectOthers(t *testing.T) {
 	for _, s := range servers.Nodes() {
 		require.NoError(t, s.Client(t).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
 	}
-	c := NewClient(t, servers.ClusterClient(t))
-	alive := Acquire(t, t.Context(), c.Lock("b"), primitives.WithWatchdog(RenewedTTL))
-	lost := Acquire(t, t.Context(), c.Lock("a"), primitives.WithWatchdog(RenewedTTL))
+	c := fixture.NewClient(t, servers.ClusterClient(t))
+	alive := fixture.Acquire(t, t.Context(), c.Lock("b"), primitives.WithWatchdog(fixture.RenewedTTL))
+	lost := fixture.Acquire(t, t.Context(), c.Lock("a"), primitives.WithWatchdog(fixture.RenewedTTL))
 	require.NotSame(t, servers.Node(t, "a"), servers.Node(t, "b"))
 	require.NoError(t, servers.Node(t, "a").Kill())
-	RequireEnds(t, lost.Context(), primitives.ErrLost)
+	fixture.RequireEnds(t, lost.Context(), primitives.ErrLost)
 	before := alive.ValidUntil()
-	redistest.WaitFor(t, Soon, func() bool { return alive.ValidUntil().After(before) }, "the hold is renewed")
-	Release(t, Acquire(t, t.Context(), c.Lock("{b}2")))
-	Release(t, alive)
+	redistest.WaitFor(t, fixture.Soon, func() bool { return alive.ValidUntil().After(before) }, "the hold is renewed")
+	fixture.Release(t, fixture.Acquire(t, t.Context(), c.Lock("{b}2")))
+	fixture.Release(t, alive)
 }
 
 // After a failover by Sentinel, the hold and the waiter continue on the promoted replica.
@@ -122,17 +123,18 @@ func TestSentinelFailoverKeepsHoldsAndWaiters(t *testing.T) {
 	servers := redistest.Sentinel(t)
 	name := redistest.Name(t)
 	tweak := func(o *redis.FailoverOptions) { o.ReadTimeout = time.Second }
-	one, two := NewClient(t, servers.FailoverClient(t, tweak)), NewClient(t, servers.FailoverClient(t, tweak))
-	hold := Acquire(t, t.Context(), one.Lock(name))
+	one, two := fixture.NewClient(t, servers.FailoverClient(t, tweak)), fixture.NewClient(t,
+		servers.FailoverClient(t, tweak))
+	hold := fixture.Acquire(t, t.Context(), one.Lock(name))
 	awaitReplicas(t, servers.Current(t), "")
-	waiting := StartAcquire(t.Context(), two.Lock(name))
-	AwaitWaiter(t, servers.Master, name)
+	waiting := fixture.StartAcquire(t.Context(), two.Lock(name))
+	fixture.AwaitWaiter(t, servers.Master, name)
 	require.NoError(t, servers.Master.Kill())
 	redistest.WaitFor(t, 20*time.Second, func() bool {
 		return hold.Check(t.Context()) == nil
 	}, "the hold is valid on the new master")
-	Release(t, hold)
-	Release(t, AwaitHold(t, waiting))
+	fixture.Release(t, hold)
+	fixture.Release(t, fixture.AwaitHold(t, waiting))
 	rdb := servers.FailoverClient(t, tweak) // a Sentinel may still name the old master
 	redistest.WaitFor(t, 20*time.Second, func() bool {
 		n, err := rdb.Exists(t.Context(), name).Result()
@@ -145,21 +147,21 @@ func TestTooFewReplicasReleaseTheLock(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Replicated(t, 1)
 	for n := 1; n <= 2; n++ {
-		c := NewClient(t, servers.Master.Client(t), primitives.WithReplicas(n, time.Duration(3-n)*2*time.Second))
-		plain := NewClient(t, servers.Master.Client(t))
+		c := fixture.NewClient(t, servers.Master.Client(t), primitives.WithReplicas(n, time.Duration(3-n)*2*time.Second))
+		plain := fixture.NewClient(t, servers.Master.Client(t))
 		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
 			hold, err := c.Lock("l").Acquire(t.Context(), opts...)
 			if n == 1 {
 				require.NoError(t, err)
-				require.NotEmpty(t, Fields(t, servers.Replicas[0], "l"))
-				Release(t, Acquire(t, hold.Context(), c.Lock("l")))
-				Release(t, hold)
+				require.NotEmpty(t, fixture.Fields(t, servers.Replicas[0], "l"))
+				fixture.Release(t, fixture.Acquire(t, hold.Context(), c.Lock("l")))
+				fixture.Release(t, hold)
 				continue
 			}
 			require.ErrorIs(t, err, primitives.ErrNotReplicated)
 			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-			require.Empty(t, Fields(t, servers.Master, "l"), "the lock is released")
-			Release(t, Acquire(t, t.Context(), plain.Lock("l")))
+			require.Empty(t, fixture.Fields(t, servers.Master, "l"), "the lock is released")
+			fixture.Release(t, fixture.Acquire(t, t.Context(), plain.Lock("l")))
 		}
 	}
 }
@@ -168,12 +170,12 @@ func TestTooFewReplicasReleaseTheLock(t *testing.T) {
 func TestUnconfirmedNestedAcquisitionChangesNoCount(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Replicated(t, 1)
-	c := NewClient(t, servers.Master.Client(t), primitives.WithReplicas(1, 2*time.Second))
-	outer := Acquire(t, t.Context(), c.Lock("l"))
+	c := fixture.NewClient(t, servers.Master.Client(t), primitives.WithReplicas(1, 2*time.Second))
+	outer := fixture.Acquire(t, t.Context(), c.Lock("l"))
 	require.NoError(t, servers.Replicas[0].Kill())
-	require.ErrorIs(t, ErrOf(c.Lock("l").Acquire(outer.Context())), primitives.ErrNotReplicated)
-	require.Equal(t, map[string]string{outer.ID(): "1"}, Fields(t, servers.Master, "l"))
-	Release(t, outer)
+	require.ErrorIs(t, fixture.ErrOf(c.Lock("l").Acquire(outer.Context())), primitives.ErrNotReplicated)
+	require.Equal(t, map[string]string{outer.ID(): "1"}, fixture.Fields(t, servers.Master, "l"))
+	fixture.Release(t, outer)
 }
 
 // C7: while half of a slot's keys have moved to another node, Redis refuses most scripts with
@@ -183,28 +185,28 @@ func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)
 	const commandTimeout = 700 * time.Millisecond
-	c := NewClient(t, servers.ClusterClient(t))
-	hasty := NewClient(t, servers.ClusterClient(t), primitives.WithCommandTimeout(commandTimeout))
+	c := fixture.NewClient(t, servers.ClusterClient(t))
+	hasty := fixture.NewClient(t, servers.ClusterClient(t), primitives.WithCommandTimeout(commandTimeout))
 	ctx := t.Context()
 
 	// Each kind has a hold that is released, one under which an acquisition nests, and a free name.
 	released, outer := map[string]*primitives.Hold{}, map[string]*primitives.Hold{}
 	for _, k := range kinds.Locks() {
 		kind, open := k.Name, k.Lock
-		released[kind] = Acquire(t, ctx, open(c, "{n}released"+kind))
-		outer[kind] = Acquire(t, ctx, open(c, "{n}outer"+kind))
+		released[kind] = fixture.Acquire(t, ctx, open(c, "{n}released"+kind))
+		outer[kind] = fixture.Acquire(t, ctx, open(c, "{n}outer"+kind))
 	}
 	pools := map[string]kinds.Pool{
 		"semaphore": c.Semaphore("{n}semaphore"),
 		"permits":   c.PermitExpirableSemaphore("{n}permits"),
 	}
 	for kind, p := range pools {
-		require.NoError(t, ErrOf(p.Init(ctx, 2)))
-		released[kind] = Acquire(t, ctx, p)
+		require.NoError(t, fixture.ErrOf(p.Init(ctx, 2)))
+		released[kind] = fixture.Acquire(t, ctx, p)
 	}
-	waitedFor := Acquire(t, ctx, c.Lock("{n}waited"))
-	waiting := Start(func() (*primitives.Hold, error) { return hasty.Lock("{n}waited").Acquire(ctx) })
-	AwaitWaiters(t, hasty, 1)
+	waitedFor := fixture.Acquire(t, ctx, c.Lock("{n}waited"))
+	waiting := fixture.Start(func() (*primitives.Hold, error) { return hasty.Lock("{n}waited").Acquire(ctx) })
+	fixture.AwaitWaiters(t, hasty, 1)
 	m := servers.Migrate(t, "{n}", servers.AnotherNode(t, "{n}"))
 	for i, key := range m.Keys(t) {
 		if i%2 == 0 {
@@ -214,10 +216,12 @@ func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 
 	type call struct {
 		name string
-		done <-chan Result
+		done <-chan fixture.Result
 	}
 	var calls []call
-	begin := func(name string, f func() (*primitives.Hold, error)) { calls = append(calls, call{name, Start(f)}) }
+	begin := func(name string, f func() (*primitives.Hold, error)) {
+		calls = append(calls, call{name, fixture.Start(f)})
+	}
 	for kind, hold := range released {
 		begin("release "+kind, func() (*primitives.Hold, error) { return nil, hold.Release(ctx) })
 	}
@@ -228,7 +232,7 @@ func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 		kind, open := k.Name, k.Lock
 		begin("acquire "+kind, func() (*primitives.Hold, error) { return open(c, "{n}free"+kind).Acquire(ctx) })
 		begin("acquire with wait "+kind, func() (*primitives.Hold, error) {
-			return open(hasty, "{n}awaited"+kind).Acquire(ctx, primitives.WithWait(Soon))
+			return open(hasty, "{n}awaited"+kind).Acquire(ctx, primitives.WithWait(fixture.Soon))
 		})
 		begin("nest "+kind, func() (*primitives.Hold, error) {
 			return open(c, "{n}outer"+kind).Acquire(outer[kind].Context())
@@ -247,18 +251,18 @@ func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 	m.Finish(t)
 	calls = append(calls, call{"waiter", waiting})
 	for _, call := range calls {
-		r := Await(t, call.done)
+		r := fixture.Await(t, call.done)
 		require.NoError(t, r.Err, call.name)
 		if r.Hold != nil {
-			Release(t, r.Hold)
+			fixture.Release(t, r.Hold)
 		}
 	}
 	for _, hold := range outer {
 		require.NoError(t, hold.Check(context.Background()))
-		Release(t, hold)
+		fixture.Release(t, hold)
 	}
 	for kind, p := range pools {
-		require.Equal(t, 2, InfoOf(t, p).Available, kind)
+		require.Equal(t, 2, fixture.InfoOf(t, p).Available, kind)
 	}
 	require.Same(t, m.To, servers.Node(t, "{n}"))
 }
@@ -269,12 +273,12 @@ func TestC7CallsRideOutAClusterThatIsDown(t *testing.T) {
 	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)
 	const commandTimeout = 700 * time.Millisecond
-	c := NewClient(t, servers.ClusterClient(t))
-	hasty := NewClient(t, servers.ClusterClient(t), primitives.WithCommandTimeout(commandTimeout))
+	c := fixture.NewClient(t, servers.ClusterClient(t))
+	hasty := fixture.NewClient(t, servers.ClusterClient(t), primitives.WithCommandTimeout(commandTimeout))
 	ctx := t.Context()
 	const name = "{n}"
-	hold := Acquire(t, ctx, c.Lock(name))
-	Release(t, Acquire(t, ctx, hasty.Lock(name+"first"))) // now it has its connections
+	hold := fixture.Acquire(t, ctx, c.Lock(name))
+	fixture.Release(t, fixture.Acquire(t, ctx, hasty.Lock(name+"first"))) // now it has its connections
 	rdb := servers.Node(t, name).Client(t)
 	slot := int(redisutil.Slot(name)) ^ 1
 	owner, err := rdb.ClusterMyID(ctx).Result()
@@ -282,10 +286,10 @@ func TestC7CallsRideOutAClusterThatIsDown(t *testing.T) {
 	require.NoError(t, rdb.ClusterDelSlots(ctx, slot).Err())
 	require.Eventually(t, func() bool {
 		return redis.HasErrorPrefix(rdb.Get(ctx, name).Err(), "CLUSTERDOWN")
-	}, Soon, time.Millisecond)
+	}, fixture.Soon, time.Millisecond)
 
-	released := Start(func() (*primitives.Hold, error) { return nil, hold.Release(ctx) })
-	acquired := StartAcquire(ctx, c.Lock(name+"free"))
+	released := fixture.Start(func() (*primitives.Hold, error) { return nil, hold.Release(ctx) })
+	acquired := fixture.StartAcquire(ctx, c.Lock(name+"free"))
 	_, err = hasty.Semaphore(name+"semaphore").Init(ctx, 1)
 	require.ErrorContains(t, err, "CLUSTERDOWN")
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
@@ -294,8 +298,8 @@ func TestC7CallsRideOutAClusterThatIsDown(t *testing.T) {
 	require.ErrorIs(t, err, primitives.ErrUnavailable)
 
 	require.NoError(t, rdb.Do(ctx, "cluster", "setslot", slot, "node", owner).Err())
-	require.NoError(t, Await(t, released).Err)
-	Release(t, AwaitHold(t, acquired))
+	require.NoError(t, fixture.Await(t, released).Err)
+	fixture.Release(t, fixture.AwaitHold(t, acquired))
 }
 
 // wrappedCluster is a cluster client of a user, who has added methods to it.
@@ -322,8 +326,8 @@ func awaitReplicas(t testing.TB, master *redistest.Server, tag string) {
 	t.Helper()
 	pipe := master.Client(t).Pipeline()
 	pipe.Set(t.Context(), tag+"replicated", "", time.Minute)
-	acked := pipe.Do(t.Context(), "wait", 1, Soon.Milliseconds())
-	require.NoError(t, ErrOf(pipe.Exec(t.Context())))
+	acked := pipe.Do(t.Context(), "wait", 1, fixture.Soon.Milliseconds())
+	require.NoError(t, fixture.ErrOf(pipe.Exec(t.Context())))
 	require.GreaterOrEqual(t, acked.Val(), any(int64(1)))
 }
 
@@ -350,26 +354,26 @@ func TestClusterFailover(t *testing.T) {
 				if wrap {
 					rdb = wrappedCluster{seed}
 				}
-				return NewClient(t, rdb, primitives.WithDefaults(primitives.WithWatchdog(failover)))
+				return fixture.NewClient(t, rdb, primitives.WithDefaults(primitives.WithWatchdog(failover)))
 			}
 			keeper, waiter, other := client(i == 0), client(false), client(i == 1)
 			var holds []*primitives.Hold
 			for _, kind := range kinds.Leased() {
-				holds = append(holds, Acquire(t, t.Context(), kind.One(t, keeper, tag+kind.Name)))
+				holds = append(holds, fixture.Acquire(t, t.Context(), kind.One(t, keeper, tag+kind.Name)))
 			}
-			short := Acquire(t, t.Context(), keeper.Lock(tag+"short"), primitives.WithWatchdog(ShortLease))
+			short := fixture.Acquire(t, t.Context(), keeper.Lock(tag+"short"), primitives.WithWatchdog(fixture.ShortLease))
 			told := make(chan time.Time, 1)
 			context.AfterFunc(short.Context(), func() { told <- time.Now() })
-			rival := StartAcquire(t.Context(), waiter.Lock(tag+"short"))
-			handed := Acquire(t, t.Context(), other.Lock(tag+"handed"))
-			waiting := StartAcquire(t.Context(), waiter.Lock(tag+"handed"))
-			AwaitWaiters(t, waiter, 2)
+			rival := fixture.StartAcquire(t.Context(), waiter.Lock(tag+"short"))
+			handed := fixture.Acquire(t, t.Context(), other.Lock(tag+"handed"))
+			waiting := fixture.StartAcquire(t.Context(), waiter.Lock(tag+"handed"))
+			fixture.AwaitWaiters(t, waiter, 2)
 			awaitReplicas(t, master, tag)
 
 			require.NoError(t, fault.strike(master))
 			struck := time.Now()
-			acquired := Start(func() (hold *primitives.Hold, err error) {
-				for time.Since(struck) < Soon {
+			acquired := fixture.Start(func() (hold *primitives.Hold, err error) {
+				for time.Since(struck) < fixture.Soon {
 					hold, err = other.Lock(tag + "free").Acquire(t.Context())
 					if err == nil {
 						break
@@ -380,20 +384,20 @@ func TestClusterFailover(t *testing.T) {
 			go func() { _ = handed.Release(context.Background()) }() // without an answer, it is repeated
 			servers.AwaitFailover(t, tag, master)
 			promoted := time.Since(struck)
-			free := AwaitAcquired(t, acquired)
-			passed := AwaitAcquired(t, waiting)
-			AwaitRenewal(t, 1, holds...)
+			free := fixture.AwaitAcquired(t, acquired)
+			passed := fixture.AwaitAcquired(t, waiting)
+			fixture.AwaitRenewal(t, 1, holds...)
 			t.Logf("after the fault: promoted %v, acquired %v, waiter %v, all renewed %v",
 				promoted, free.At.Sub(struck), passed.At.Sub(struck), time.Since(struck))
 			require.Less(t, free.At.Sub(struck), fault.limit)
 			require.Less(t, passed.At.Sub(struck), fault.limit)
 			// A TTL shorter than the failover: lost, and told before another client has the lock.
-			next := AwaitAcquired(t, rival)
+			next := fixture.AwaitAcquired(t, rival)
 			require.Less(t, <-told, next.At)
 			require.ErrorIs(t, context.Cause(short.Context()), primitives.ErrLost)
 			for _, hold := range append(holds, free.Hold, passed.Hold, next.Hold) {
 				require.NoError(t, hold.Check(t.Context()))
-				Release(t, hold)
+				fixture.Release(t, hold)
 			}
 		})
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -18,32 +18,32 @@ import (
 func TestTLSWithClientCertificateAndUser(t *testing.T) {
 	t.Parallel()
 	s, overTLS := redistest.FreshTLS(t)
-	s = LeastRights(t, s)
+	s = fixture.LeastRights(t, s)
 	require.Error(t, s.Client(t, overTLS, func(o *redis.Options) {
 		o.TLSConfig.Certificates, o.MaxRetries, o.DialerRetries = nil, -1, 1
 	}).Ping(t.Context()).Err(), "the server requires a certificate")
 
-	one := NewClient(t, s.Client(t, overTLS))
-	two := NewClient(t, s.Client(t, overTLS))
+	one := fixture.NewClient(t, s.Client(t, overTLS))
+	two := fixture.NewClient(t, s.Client(t, overTLS))
 	requireHandOff(t, one, two)
-	hold := Acquire(t, t.Context(), one.FairLock("orders:fair"), primitives.WithWatchdog(RenewedTTL))
+	hold := fixture.Acquire(t, t.Context(), one.FairLock("orders:fair"), primitives.WithWatchdog(fixture.RenewedTTL))
 	before := hold.ValidUntil()
-	redistest.WaitFor(t, Soon, func() bool { return hold.ValidUntil().After(before) }, "the hold is renewed")
-	Release(t, hold)
-	RequireClean(t, s, "orders:")
+	redistest.WaitFor(t, fixture.Soon, func() bool { return hold.ValidUntil().After(before) }, "the hold is renewed")
+	fixture.Release(t, hold)
+	fixture.RequireClean(t, s, "orders:")
 }
 
 // requireHandOff checks that a message, and not a poll, wakes up a waiter.
 func requireHandOff(t *testing.T, one, two *primitives.Client) {
 	t.Helper()
-	redistest.WaitFor(t, Soon, func() bool {
-		hold := Acquire(t, t.Context(), one.Lock("orders:handed off"))
-		waiting := StartAcquire(t.Context(), two.Lock("orders:handed off"))
+	redistest.WaitFor(t, fixture.Soon, func() bool {
+		hold := fixture.Acquire(t, t.Context(), one.Lock("orders:handed off"))
+		waiting := fixture.StartAcquire(t.Context(), two.Lock("orders:handed off"))
 		time.Sleep(100 * time.Millisecond) // until the waiter has subscribed; it polls after a second
 		released := time.Now()
-		Release(t, hold)
-		r := AwaitAcquired(t, waiting)
-		Release(t, r.Hold)
+		fixture.Release(t, hold)
+		r := fixture.AwaitAcquired(t, waiting)
+		fixture.Release(t, r.Hold)
 		return r.At.Sub(released) < 500*time.Millisecond
 	}, "a message hands off")
 }
@@ -62,17 +62,17 @@ func TestRotatedCredentials(t *testing.T) {
 			s := redistest.Fresh(t)
 			admin := s.Client(t)
 			do := func(args ...any) { require.NoError(t, admin.Do(t.Context(), args...).Err()) }
-			LeastRights(t, s)
+			fixture.LeastRights(t, s)
 			var password atomic.Value
 			password.Store(redistest.Password)
 			provider := func(o *redis.Options) {
 				o.CredentialsProvider = func() (string, string) { return "locks", password.Load().(string) }
 			}
-			var events Recorder
-			one, two := NewClient(t, s.Client(t, provider), events.Option()), NewClient(t, s.Client(t, provider))
-			hold := Acquire(t, t.Context(), one.Lock("orders:1"), primitives.WithWatchdog(10*time.Second))
-			waiting := StartAcquire(t.Context(), two.Lock("orders:1"))
-			AwaitWaiter(t, s, "orders:1")
+			var events fixture.Recorder
+			one, two := fixture.NewClient(t, s.Client(t, provider), events.Option()), fixture.NewClient(t, s.Client(t, provider))
+			hold := fixture.Acquire(t, t.Context(), one.Lock("orders:1"), primitives.WithWatchdog(10*time.Second))
+			waiting := fixture.StartAcquire(t.Context(), two.Lock("orders:1"))
+			fixture.AwaitWaiter(t, s, "orders:1")
 
 			if tt.clientsFirst {
 				do("acl", "setuser", "locks", ">new")
@@ -85,17 +85,17 @@ func TestRotatedCredentials(t *testing.T) {
 				do("client", "kill", "type", kind, "user", "locks")
 			}
 			if !tt.clientsFirst {
-				require.ErrorContains(t, Await(t, waiting).Err, "WRONGPASS")
+				require.ErrorContains(t, fixture.Await(t, waiting).Err, "WRONGPASS")
 				require.ErrorContains(t, events.Await(t, primitives.EventRenewFailed).Err, "WRONGPASS")
-				RequireLive(t, hold.Context())
+				fixture.RequireLive(t, hold.Context())
 				password.Store("new")
-				waiting = StartAcquire(t.Context(), two.Lock("orders:1"))
+				waiting = fixture.StartAcquire(t.Context(), two.Lock("orders:1"))
 			}
 			before := hold.ValidUntil()
-			redistest.WaitFor(t, Soon, func() bool { return hold.ValidUntil().After(before) }, "the hold is renewed")
-			AwaitWaiter(t, s, "orders:1")
-			Release(t, hold)
-			Release(t, AwaitHold(t, waiting))
+			redistest.WaitFor(t, fixture.Soon, func() bool { return hold.ValidUntil().After(before) }, "the hold is renewed")
+			fixture.AwaitWaiter(t, s, "orders:1")
+			fixture.Release(t, hold)
+			fixture.Release(t, fixture.AwaitHold(t, waiting))
 			requireHandOff(t, one, two)
 		})
 	}
@@ -104,10 +104,10 @@ func TestRotatedCredentials(t *testing.T) {
 // A cluster that refuses the password has answered: it is not unavailable.
 func TestWrongPasswordOnACluster(t *testing.T) {
 	t.Parallel()
-	c := NewClient(t, redistest.Cluster(t).ClusterClient(t, func(o *redis.ClusterOptions) {
+	c := fixture.NewClient(t, redistest.Cluster(t).ClusterClient(t, func(o *redis.ClusterOptions) {
 		o.Username, o.Password = "nobody", "wrong"
 	}))
-	_, err := c.Lock(redistest.Name(t)).Acquire(t.Context(), primitives.WithWait(Soon))
+	_, err := c.Lock(redistest.Name(t)).Acquire(t.Context(), primitives.WithWait(fixture.Soon))
 	require.ErrorContains(t, err, "WRONGPASS")
 	require.NotErrorIs(t, err, primitives.ErrUnavailable)
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -21,40 +21,40 @@ func TestRestoredPlacesCostAWaiterTimeoutEach(t *testing.T) {
 	servers := redistest.Sentinel(t)
 	const name = "queued"
 	brief := primitives.WithWaiterTimeout(time.Second)
-	one, other := NewClient(t, servers.FailoverClient(t)), NewClient(t, servers.FailoverClient(t))
-	holder := Acquire(t, t.Context(), other.FairLock(name))
+	one, other := fixture.NewClient(t, servers.FailoverClient(t)), fixture.NewClient(t, servers.FailoverClient(t))
+	holder := fixture.Acquire(t, t.Context(), other.FairLock(name))
 	ctx, giveUp := context.WithCancel(t.Context())
-	var left []<-chan Result
+	var left []<-chan fixture.Result
 	for range 3 {
-		left = append(left, StartAcquire(ctx, one.FairLock(name), brief))
+		left = append(left, fixture.StartAcquire(ctx, one.FairLock(name), brief))
 	}
-	AwaitFair(t, one.FairLock(name), len(left))
+	fixture.AwaitFair(t, one.FairLock(name), len(left))
 	awaitReplicas(t, servers.Master, "")
 
 	promoted := servers.Replicas[0].Client(t)
 	require.NoError(t, promoted.Do(t.Context(), "replicaof", "no", "one").Err())
 	giveUp()
 	for _, waiter := range left {
-		require.ErrorIs(t, Await(t, waiter).Err, context.Canceled)
+		require.ErrorIs(t, fixture.Await(t, waiter).Err, context.Canceled)
 	}
 	require.NoError(t, servers.Sentinels[0].Client(t).Do(t.Context(), "sentinel", "failover", "main").Err())
 	servers.AwaitFailover(t, servers.Master)
-	var next []<-chan Result
+	var next []<-chan fixture.Result
 	for _, c := range []*primitives.Client{one, other} {
-		redistest.WaitFor(t, Soon, func() bool { // the old master may still answer
-			hold := Acquire(t, t.Context(), c.Lock("moved"))
+		redistest.WaitFor(t, fixture.Soon, func() bool { // the old master may still answer
+			hold := fixture.Acquire(t, t.Context(), c.Lock("moved"))
 			defer hold.Release(t.Context()) //nolint:errcheck // lost, if the old master has it
 			return promoted.Exists(t.Context(), "moved").Val() == 1
 		}, "the client uses the new master")
 	}
-	Release(t, holder)
+	fixture.Release(t, holder)
 	for _, c := range []*primitives.Client{one, other} {
-		next = append(next, Start(func() (*primitives.Hold, error) {
+		next = append(next, fixture.Start(func() (*primitives.Hold, error) {
 			nothing := func(context.Context) error { return nil }
 			return nil, c.FairLock(name).Do(t.Context(), nothing, brief, primitives.WithWait(8*time.Second))
 		}))
 	}
 	for _, waiter := range next {
-		require.NoError(t, Await(t, waiter).Err)
+		require.NoError(t, fixture.Await(t, waiter).Err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -34,7 +34,7 @@ var formers = []struct {
 
 // warm makes a client open several connections.
 func warm(t testing.TB, c *primitives.Client) {
-	Concurrently(8, func(i int) {
+	fixture.Concurrently(8, func(i int) {
 		_, err := c.Lock(fmt.Sprintf("warm-%d", i)).Info(t.Context())
 		assert.NoError(t, err)
 	})
@@ -49,7 +49,7 @@ func TestWaitersFollowTheNameOfThePrimary(t *testing.T) {
 			t.Parallel()
 			n := redistest.ReplicatedName(t)
 			require.NoError(t, n.Former().Client(t).ConfigSet(t.Context(), "replica-serve-stale-data", former.stale).Err())
-			holder := NewClient(t, n.Client(t))
+			holder := fixture.NewClient(t, n.Client(t))
 			type waiter struct {
 				name string
 				held *primitives.Hold
@@ -59,7 +59,7 @@ func TestWaitersFollowTheNameOfThePrimary(t *testing.T) {
 			wait := func(of kinds.Kind, how string, c *primitives.Client, opts ...primitives.Option) {
 				name := of.Name + " " + how
 				warm(t, c)
-				held := Acquire(t, t.Context(), of.One(t, holder, name))
+				held := fixture.Acquire(t, t.Context(), of.One(t, holder, name))
 				got := make(chan error, 1)
 				go func() {
 					h, err := of.Rival(c, name, opts...).Acquire(t.Context())
@@ -68,16 +68,17 @@ func TestWaitersFollowTheNameOfThePrimary(t *testing.T) {
 					}
 					got <- err
 				}()
-				AwaitWaiters(t, c, 1)
+				fixture.AwaitWaiters(t, c, 1)
 				waiters = append(waiters, waiter{name, held, got})
 			}
 			for _, k := range kinds.All() {
-				wait(k, "hears", NewClient(t, n.Client(t)))
-				wait(k, "polls", NewClient(t, n.Client(t)), primitives.WithPolling(50*time.Millisecond, 500*time.Millisecond))
-				wait(k, "has no name", NewClient(t, n.Client(t), primitives.WithClientName("")))
+				wait(k, "hears", fixture.NewClient(t, n.Client(t)))
+				wait(k, "polls", fixture.NewClient(t, n.Client(t)),
+					primitives.WithPolling(50*time.Millisecond, 500*time.Millisecond))
+				wait(k, "has no name", fixture.NewClient(t, n.Client(t), primitives.WithClientName("")))
 			}
-			locking := NewClient(t, n.Client(t))
-			held := Acquire(t, t.Context(), holder.Lock("locker"))
+			locking := fixture.NewClient(t, n.Client(t))
+			held := fixture.Acquire(t, t.Context(), holder.Lock("locker"))
 			locked := make(chan error, 1)
 			go func() {
 				l := locking.Lock("locker").Locker(context.WithoutCancel(t.Context()))
@@ -85,12 +86,15 @@ func TestWaitersFollowTheNameOfThePrimary(t *testing.T) {
 				l.Unlock() //nolint:staticcheck // it was waited for
 				locked <- nil
 			}()
-			AwaitWaiters(t, locking, 1)
+			fixture.AwaitWaiters(t, locking, 1)
 			waiters = append(waiters, waiter{"Locker", held, locked})
-			latch := NewClient(t, n.Client(t)).CountDownLatch("latch")
-			require.NoError(t, ErrOf(latch.Init(t.Context(), 1)))
-			opened := Go(func() error { return NewClient(t, n.Client(t)).CountDownLatch("latch").Wait(t.Context()) })
-			redistest.WaitFor(t, Soon, func() bool {
+			latch := fixture.NewClient(t, n.Client(t)).CountDownLatch("latch")
+			require.NoError(t, fixture.ErrOf(latch.Init(t.Context(), 1)))
+			opened := fixture.Go(func() error {
+				return fixture.NewClient(t,
+					n.Client(t)).CountDownLatch("latch").Wait(t.Context())
+			})
+			redistest.WaitFor(t, fixture.Soon, func() bool {
 				return n.Former().Client(t).PubSubNumSub(t.Context(), "redisson_countdownlatch__channel__{latch}").
 					Val()["redisson_countdownlatch__channel__{latch}"] == 1
 			}, "the latch is waited for")
@@ -122,28 +126,28 @@ func TestMessagesFollowTheNameOfThePrimary(t *testing.T) {
 			t.Parallel()
 			n := redistest.ReplicatedName(t)
 			require.NoError(t, n.Former().Client(t).ConfigSet(t.Context(), "replica-serve-stale-data", former.stale).Err())
-			a, b := NewClient(t, n.Client(t)), NewClient(t, n.Client(t))
-			kept := Acquire(t, t.Context(), b.Lock("kept")) // keeps b's subscription to notices
+			a, b := fixture.NewClient(t, n.Client(t)), fixture.NewClient(t, n.Client(t))
+			kept := fixture.Acquire(t, t.Context(), b.Lock("kept")) // keeps b's subscription to notices
 			pass := func() time.Duration {
-				held := Acquire(t, t.Context(), a.Lock("passed"))
-				waiting := StartAcquire(t.Context(), b.Lock("passed"))
-				AwaitWaiters(t, b, 1)
+				held := fixture.Acquire(t, t.Context(), a.Lock("passed"))
+				waiting := fixture.StartAcquire(t.Context(), b.Lock("passed"))
+				fixture.AwaitWaiters(t, b, 1)
 				time.Sleep(50 * time.Millisecond) // the subscription is confirmed
 				began := time.Now()
-				Release(t, held)
-				Release(t, AwaitHold(t, waiting))
+				fixture.Release(t, held)
+				fixture.Release(t, fixture.AwaitHold(t, waiting))
 				return time.Since(began)
 			}
 			pass()
 			n.Move(t, former.linked)
 			require.NoError(t, kept.Check(t.Context())) // meets the former primary
-			require.Eventually(t, func() bool { return pass() < 250*time.Millisecond }, Soon, time.Millisecond,
+			require.Eventually(t, func() bool { return pass() < 250*time.Millisecond }, fixture.Soon, time.Millisecond,
 				"messages arrive again")
 			require.Zero(t, n.Former().Client(t).PubSubNumPat(t.Context()).Val())
-			redistest.WaitFor(t, Soon, func() bool {
+			redistest.WaitFor(t, fixture.Soon, func() bool {
 				return len(n.Former().Client(t).PubSubChannels(t.Context(), "*").Val()) == 0
 			}, "nobody listens to the former primary")
-			Release(t, kept)
+			fixture.Release(t, kept)
 		})
 	}
 }
@@ -172,7 +176,7 @@ func answersComeFromTheNewPrimary(t *testing.T, stale string) {
 	fixed := primitives.WithLease(10 * time.Minute)
 	for _, k := range kinds.All() {
 		lose := func(how string, opts ...primitives.Option) *primitives.Hold {
-			h := Acquire(t, t.Context(), k.One(t, NewClient(t, n.Client(t)), k.Name+" "+how, opts...))
+			h := fixture.Acquire(t, t.Context(), k.One(t, fixture.NewClient(t, n.Client(t)), k.Name+" "+how, opts...))
 			return h
 		}
 		if k.Leased {
@@ -183,9 +187,9 @@ func answersComeFromTheNewPrimary(t *testing.T, stale string) {
 			lost = lose("extend", fixed)
 			add(k.Name+" Extend", func(ctx context.Context) error { return wantLost(lost.Extend(ctx, time.Second)) })
 		}
-		holder := NewClient(t, n.Client(t))
-		require.NoError(t, ErrOf(k.One(t, holder, k.Name+" try").Acquire(t.Context(), fixed)))
-		other := NewClient(t, n.Client(t))
+		holder := fixture.NewClient(t, n.Client(t))
+		require.NoError(t, fixture.ErrOf(k.One(t, holder, k.Name+" try").Acquire(t.Context(), fixed)))
+		other := fixture.NewClient(t, n.Client(t))
 		warm(t, other)
 		add(k.Name+" TryAcquire", func(ctx context.Context) error {
 			handle := k.Rival(other, k.Name+" try")
@@ -200,8 +204,8 @@ func answersComeFromTheNewPrimary(t *testing.T, stale string) {
 		if k.Joint() {
 			continue
 		}
-		require.NoError(t, ErrOf(k.One(t, holder, k.Name+" view").Acquire(t.Context(), fixed)))
-		viewer := NewClient(t, n.Client(t))
+		require.NoError(t, fixture.ErrOf(k.One(t, holder, k.Name+" view").Acquire(t.Context(), fixed)))
+		viewer := fixture.NewClient(t, n.Client(t))
 		warm(t, viewer)
 		add(k.Name+" Info", func(ctx context.Context) error {
 			info, err := k.Open(viewer, k.Name+" view").(interface {
@@ -213,11 +217,11 @@ func answersComeFromTheNewPrimary(t *testing.T, stale string) {
 			return err
 		})
 	}
-	latches := NewClient(t, n.Client(t))
+	latches := fixture.NewClient(t, n.Client(t))
 	for _, name := range []string{"count", "wait"} {
-		require.NoError(t, ErrOf(latches.CountDownLatch(name).Init(t.Context(), 1)))
+		require.NoError(t, fixture.ErrOf(latches.CountDownLatch(name).Init(t.Context(), 1)))
 	}
-	counting, waiting := NewClient(t, n.Client(t)), NewClient(t, n.Client(t))
+	counting, waiting := fixture.NewClient(t, n.Client(t)), fixture.NewClient(t, n.Client(t))
 	warm(t, counting)
 	warm(t, waiting)
 	add("latch Count", func(ctx context.Context) error {
@@ -228,7 +232,7 @@ func answersComeFromTheNewPrimary(t *testing.T, stale string) {
 		return err
 	})
 	add("latch Wait", waiting.CountDownLatch("wait").Wait)
-	listing := NewClient(t, n.Client(t))
+	listing := fixture.NewClient(t, n.Client(t))
 	warm(t, listing)
 	add("Locks", func(ctx context.Context) error {
 		for info, err := range listing.Locks(ctx, "*check*") {

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -26,31 +26,31 @@ import (
 func TestAtomicSlotMigrationKeepsHoldsAndWaiters(t *testing.T) {
 	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)
-	ttl := primitives.WithDefaults(primitives.WithWatchdog(RenewedTTL))
+	ttl := primitives.WithDefaults(primitives.WithWatchdog(fixture.RenewedTTL))
 	for name, sharded := range map[string]bool{"plain": false, "sharded": true} {
 		t.Run(name, func(t *testing.T) {
 			tag := "{" + name + "}"
-			one := NewClient(t, servers.ClusterClient(t), ttl, primitives.WithShardedPubSub(sharded))
-			two := NewClient(t, servers.ClusterClient(t), ttl, primitives.WithShardedPubSub(sharded))
+			one := fixture.NewClient(t, servers.ClusterClient(t), ttl, primitives.WithShardedPubSub(sharded))
+			two := fixture.NewClient(t, servers.ClusterClient(t), ttl, primitives.WithShardedPubSub(sharded))
 			var holds []*primitives.Hold
-			var waiting []<-chan Result
+			var waiting []<-chan fixture.Result
 			for _, k := range kinds.Locks() {
-				holds = append(holds, Acquire(t, t.Context(), k.Lock(one, tag+k.Name)))
+				holds = append(holds, fixture.Acquire(t, t.Context(), k.Lock(one, tag+k.Name)))
 				if k.Shared {
 					continue // a second reader does not wait
 				}
-				waiting = append(waiting, StartAcquire(t.Context(), k.Lock(two, tag+k.Name)))
+				waiting = append(waiting, fixture.StartAcquire(t.Context(), k.Lock(two, tag+k.Name)))
 			}
 			pool := one.PermitExpirableSemaphore(tag + "permits")
-			require.NoError(t, ErrOf(pool.Init(t.Context(), 1)))
-			holds = append(holds, Acquire(t, t.Context(), pool))
-			AwaitWaiters(t, two, len(waiting))
+			require.NoError(t, fixture.ErrOf(pool.Init(t.Context(), 1)))
+			holds = append(holds, fixture.Acquire(t, t.Context(), pool))
+			fixture.AwaitWaiters(t, two, len(waiting))
 			for range 2 {
 				to := servers.AnotherNode(t, tag)
 				servers.MoveAtomically(t, tag, to)
-				AwaitRenewal(t, 1, holds...)
+				fixture.AwaitRenewal(t, 1, holds...)
 				if sharded {
-					redistest.WaitFor(t, Soon, func() bool {
+					redistest.WaitFor(t, fixture.Soon, func() bool {
 						return slices.ContainsFunc(redistest.ShardChannels(t, to), func(channel string) bool {
 							return strings.Contains(channel, tag)
 						})
@@ -59,14 +59,14 @@ func TestAtomicSlotMigrationKeepsHoldsAndWaiters(t *testing.T) {
 			}
 			for _, hold := range holds {
 				require.NoError(t, hold.Check(t.Context()))
-				Release(t, hold)
+				fixture.Release(t, hold)
 			}
 			for _, w := range waiting {
-				acquired := AwaitHold(t, w)
+				acquired := fixture.AwaitHold(t, w)
 				require.NoError(t, acquired.Check(t.Context()))
-				Release(t, acquired)
+				fixture.Release(t, acquired)
 			}
-			require.Equal(t, 1, InfoOf(t, pool).Available)
+			require.Equal(t, 1, fixture.InfoOf(t, pool).Available)
 		})
 	}
 }
@@ -85,7 +85,7 @@ func TestAtomicSlotMigrationUnderContention(t *testing.T) {
 		}
 		var inside, turns atomic.Int32
 		for range 2 {
-			l := k.Lock(NewClient(t, servers.ClusterClient(t)), tag+k.Name)
+			l := k.Lock(fixture.NewClient(t, servers.ClusterClient(t)), tag+k.Name)
 			wg.Go(func() {
 				for !stop.Load() || turns.Load() < 10 {
 					err := l.Do(t.Context(), func(context.Context) error {
@@ -110,7 +110,7 @@ func TestAtomicSlotMigrationUnderContention(t *testing.T) {
 	stop.Store(true)
 	wg.Wait()
 	stays := []string{"redisson_lock_token:" + tag + "fenced"}
-	RequireClean(t, servers.Node(t, tag), tag, stays...)
+	fixture.RequireClean(t, servers.Node(t, tag), tag, stays...)
 }
 
 // In a cluster with several databases, names of different databases are separate, but channels know
@@ -125,24 +125,24 @@ func TestClientsInDatabasesOfACluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			key := redistest.Name(t)
 			opt := primitives.WithShardedPubSub(sharded)
-			first := NewClient(t, servers.ClusterClient(t), opt)
-			second := NewClient(t, servers.ClusterClient(t, inSecond), opt)
+			first := fixture.NewClient(t, servers.ClusterClient(t), opt)
+			second := fixture.NewClient(t, servers.ClusterClient(t, inSecond), opt)
 			for _, k := range kinds.Locks() {
 				key := key + k.Name
-				zero := Acquire(t, t.Context(), k.Lock(first, key))
-				one := Acquire(t, t.Context(), k.Lock(second, key)) // although the name is held in the first database
-				rival := NewClient(t, servers.ClusterClient(t, inSecond), opt)
-				waiting := StartAcquire(t.Context(), k.Rival(rival, key))
-				AwaitWaiters(t, rival, 1)
-				Release(t, zero)
+				zero := fixture.Acquire(t, t.Context(), k.Lock(first, key))
+				one := fixture.Acquire(t, t.Context(), k.Lock(second, key)) // although the name is held in the first database
+				rival := fixture.NewClient(t, servers.ClusterClient(t, inSecond), opt)
+				waiting := fixture.StartAcquire(t.Context(), k.Rival(rival, key))
+				fixture.AwaitWaiters(t, rival, 1)
+				fixture.Release(t, zero)
 				select {
 				case <-waiting:
 					require.FailNow(t, "acquired by a release in another database", k.Name)
 				case <-time.After(100 * time.Millisecond):
 				}
 				require.NoError(t, one.Check(t.Context()))
-				Release(t, one)
-				Release(t, AwaitHold(t, waiting))
+				fixture.Release(t, one)
+				fixture.Release(t, fixture.AwaitHold(t, waiting))
 			}
 		})
 	}
@@ -154,17 +154,17 @@ func TestServerWithoutEval(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t, "--rename-command", "EVAL", "")
 	require.ErrorContains(t, s.Client(t).Eval(t.Context(), "return 1", nil).Err(), "unknown command")
-	c := NewClient(t, s.Client(t))
+	c := fixture.NewClient(t, s.Client(t))
 	for round := range 2 {
 		for _, k := range kinds.Locks() {
-			hold := Acquire(t, t.Context(), k.Lock(c, k.Name))
-			inner := Acquire(t, hold.Context(), k.Lock(c, k.Name))
+			hold := fixture.Acquire(t, t.Context(), k.Lock(c, k.Name))
+			inner := fixture.Acquire(t, hold.Context(), k.Lock(c, k.Name))
 			if round > 0 {
 				require.NoError(t, s.Client(t).ScriptFlush(t.Context()).Err())
 			}
-			Release(t, inner)
+			fixture.Release(t, inner)
 			require.NoError(t, hold.Check(t.Context()))
-			Release(t, hold)
+			fixture.Release(t, hold)
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/failure"
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -33,11 +33,11 @@ var waysToDie = []struct {
 }
 
 // newMajority returns servers, and a red lock on them by clients with go-redis's own settings.
-func newMajority(t *testing.T, n int) (q *Quorum, l *primitives.Lock) {
-	q = NewQuorum(t, n)
+func newMajority(t *testing.T, n int) (q *fixture.Quorum, l *primitives.Lock) {
+	q = fixture.NewQuorum(t, n)
 	var clients []*primitives.Client
 	for _, s := range q.Servers {
-		clients = append(clients, NewClient(t, s.Client(t)))
+		clients = append(clients, fixture.NewClient(t, s.Client(t)))
 	}
 	l = q.Lock(clients)
 	require.Equal(t, q.Name, l.Name(), "an equal name is said once")
@@ -77,7 +77,7 @@ func TestRedLockIsAsFastWithADeadServer(t *testing.T) {
 			require.Less(t, all, n*healthy*4+2*time.Second)
 			require.Less(t, runtime.NumGoroutine(), before+n, "one attempt at a time is under way")
 			require.NoError(t, tt.heal(q.Servers[1]))
-			q.RequireFree(t, All(3)...)
+			q.RequireFree(t, fixture.All(3)...)
 		})
 	}
 }
@@ -89,7 +89,7 @@ func TestRedLockWithADeadServerMeetsShortDeadlines(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, dead := range [][]int{{0}, {1, 3}} {
 				q, l := newMajority(t, 2*len(dead)+1)
-				Release(t, Acquire(t, t.Context(), l))
+				fixture.Release(t, fixture.Acquire(t, t.Context(), l))
 				for _, i := range dead {
 					require.NoError(t, tt.fail(q.Servers[i]))
 				}
@@ -98,13 +98,13 @@ func TestRedLockWithADeadServerMeetsShortDeadlines(t *testing.T) {
 					hold, err := l.Acquire(ctx)
 					cancel()
 					require.NoError(t, err, "by ctx: %v", limit)
-					Release(t, hold)
-					Release(t, Acquire(t, t.Context(), l, primitives.WithWait(limit)))
+					fixture.Release(t, hold)
+					fixture.Release(t, fixture.Acquire(t, t.Context(), l, primitives.WithWait(limit)))
 				}
 				for _, i := range dead {
 					require.NoError(t, tt.heal(q.Servers[i]))
 				}
-				q.RequireFree(t, All(len(q.Servers))...)
+				q.RequireFree(t, fixture.All(len(q.Servers))...)
 			}
 		})
 	}
@@ -117,7 +117,7 @@ func TestRedLockWithoutAMajorityNamesTheServers(t *testing.T) {
 	for _, tt := range waysToDie {
 		t.Run(tt.name, func(t *testing.T) {
 			q, l := newMajority(t, 3)
-			Release(t, Acquire(t, t.Context(), l))
+			fixture.Release(t, fixture.Acquire(t, t.Context(), l))
 			for _, s := range q.Servers[:2] {
 				require.NoError(t, tt.fail(s))
 			}
@@ -125,10 +125,13 @@ func TestRedLockWithoutAMajorityNamesTheServers(t *testing.T) {
 				"by ctx": func() error {
 					ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 					defer cancel()
-					return ErrOf(l.Acquire(ctx))
+					return fixture.ErrOf(l.Acquire(ctx))
 				},
-				"by wait": func() error { return ErrOf(l.Acquire(t.Context(), primitives.WithWait(1500*time.Millisecond))) },
-				"a try":   func() error { return ErrOf(l.TryAcquire(t.Context())) },
+				"by wait": func() error {
+					return fixture.ErrOf(l.Acquire(t.Context(),
+						primitives.WithWait(1500*time.Millisecond)))
+				},
+				"a try": func() error { return fixture.ErrOf(l.TryAcquire(t.Context())) },
 			} {
 				err := acquire()
 				require.ErrorIs(t, err, primitives.ErrUnavailable, name)
@@ -146,7 +149,7 @@ func TestRedLockWithoutAMajorityNamesTheServers(t *testing.T) {
 			for _, s := range q.Servers[:2] {
 				require.NoError(t, tt.heal(s))
 			}
-			q.RequireFree(t, All(3)...)
+			q.RequireFree(t, fixture.All(3)...)
 		})
 	}
 }
@@ -154,23 +157,23 @@ func TestRedLockWithoutAMajorityNamesTheServers(t *testing.T) {
 // Each member has met something else. The error matches all of it.
 func TestRedLockErrorHidesNoMember(t *testing.T) {
 	t.Parallel()
-	q := NewQuorum(t, 3)
+	q := fixture.NewQuorum(t, 3)
 	ctx := t.Context()
 	guarded := q.Servers[0].Client(t)
 	require.NoError(t, q.Servers[1].Client(t).Set(ctx, q.Name, "another program's", time.Minute).Err())
 	require.NoError(t, q.Servers[2].Kill())
 	var locks []*primitives.Lock
 	for i, s := range q.Servers {
-		rdb := s.Client(t, DialsOnce)
+		rdb := s.Client(t, fixture.DialsOnce)
 		if i == 0 { // a user that does not exist
 			o := *guarded.Options()
 			o.Username, o.Password, o.DialerRetries = "nobody", "wrong", 1
 			rdb = redis.NewClient(&o)
 			t.Cleanup(func() { _ = rdb.Close() })
 		}
-		locks = append(locks, NewClient(t, rdb).Lock(q.Name))
+		locks = append(locks, fixture.NewClient(t, rdb).Lock(q.Name))
 	}
-	err := ErrOf(primitives.NewRedLock(locks).Acquire(ctx, primitives.WithWait(time.Second)))
+	err := fixture.ErrOf(primitives.NewRedLock(locks).Acquire(ctx, primitives.WithWait(time.Second)))
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	require.ErrorIs(t, err, primitives.ErrForeign)
 	require.ErrorContains(t, err, "WRONGPASS")
@@ -184,13 +187,13 @@ func TestRedLockErrorHidesNoMember(t *testing.T) {
 // would have to meet a moment without readers on a majority.
 func TestRedLockOfWritersIsNotStarvedByReaders(t *testing.T) {
 	t.Parallel()
-	q := NewQuorum(t, 3)
+	q := fixture.NewQuorum(t, 3)
 	reading, stop := context.WithCancel(t.Context())
 	var readers sync.WaitGroup
 	var writers []*primitives.Lock
 	for _, s := range q.Servers {
 		for i := range 3 {
-			reader := NewClient(t, s.Client(t)).RWLock(q.Name).Reader()
+			reader := fixture.NewClient(t, s.Client(t)).RWLock(q.Name).Reader()
 			readers.Go(func() {
 				time.Sleep(time.Duration(i) * 30 * time.Millisecond)
 				for reading.Err() == nil {
@@ -201,27 +204,27 @@ func TestRedLockOfWritersIsNotStarvedByReaders(t *testing.T) {
 				}
 			})
 		}
-		writers = append(writers, NewClient(t, s.Client(t)).RWLock(q.Name).Writer())
+		writers = append(writers, fixture.NewClient(t, s.Client(t)).RWLock(q.Name).Writer())
 	}
 	defer func() {
 		stop()
 		readers.Wait()
-		q.RequireFree(t, All(3)...)
+		q.RequireFree(t, fixture.All(3)...)
 	}()
 	time.Sleep(200 * time.Millisecond)
 	red := primitives.NewRedLock(writers)
 	for range 3 {
 		began := time.Now()
-		hold := Acquire(t, t.Context(), red, primitives.WithWait(10*time.Second))
+		hold := fixture.Acquire(t, t.Context(), red, primitives.WithWait(10*time.Second))
 		t.Logf("after %v", time.Since(began).Round(time.Millisecond))
-		Release(t, hold)
+		fixture.Release(t, hold)
 	}
 	// One that gives up leaves no reservation.
 	for _, s := range q.Servers[:2] {
-		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).RWLock(q.Name).Reader())
-		defer Release(t, hold)
+		hold := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).RWLock(q.Name).Reader())
+		defer fixture.Release(t, hold)
 	}
-	err := ErrOf(red.Acquire(t.Context(), primitives.WithWait(200*time.Millisecond)))
+	err := fixture.ErrOf(red.Acquire(t.Context(), primitives.WithWait(200*time.Millisecond)))
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
 	for i, s := range q.Servers {
 		claim := fmt.Sprintf("redlatch_rwlock_claim:{%s}", q.Name)
@@ -239,7 +242,7 @@ func TestRedLockOverFiveMasters(t *testing.T) {
 		slack  = 8 * time.Second        // without a budget, the calls below take 20 s or more
 	)
 	ttl := primitives.WithWatchdog(10 * budget)
-	q := NewQuorum(t, 5)
+	q := fixture.NewQuorum(t, 5)
 	clients := q.PatientClients(t)
 	mine, theirs := q.Lock(clients, ttl), q.Lock(q.PatientClients(t), ttl)
 	within := func(t *testing.T, limit time.Duration, what string, f func()) {
@@ -273,30 +276,30 @@ func TestRedLockOverFiveMasters(t *testing.T) {
 	} {
 		ok := t.Run(tt.name, func(t *testing.T) {
 			hold := q.Acquire(t, t.Context(), clients, ttl)
-			up := All(5)
+			up := fixture.All(5)
 			fail := func(i int) {
 				require.NoError(t, tt.fail(i))
 				up = without(up, i)
 			}
 			fail(tt.down[0])
 			fail(tt.down[1])
-			waiting := StartAcquire(t.Context(), theirs)
+			waiting := fixture.StartAcquire(t.Context(), theirs)
 			for _, i := range up {
-				AwaitWaiter(t, q.Servers[i], q.Name)
+				fixture.AwaitWaiter(t, q.Servers[i], q.Name)
 			}
 			before := hold.ValidUntil()
-			redistest.WaitFor(t, Soon, func() bool { return hold.ValidUntil().After(before) }, "renewed")
-			RequireLive(t, hold.Context())
+			redistest.WaitFor(t, fixture.Soon, func() bool { return hold.ValidUntil().After(before) }, "renewed")
+			fixture.RequireLive(t, hold.Context())
 			var next *primitives.Hold
 			within(t, 2*budget, "hand off", func() {
-				within(t, budget, "release", func() { Release(t, hold) })
-				next = AwaitHold(t, waiting)
+				within(t, budget, "release", func() { fixture.Release(t, hold) })
+				next = fixture.AwaitHold(t, waiting)
 			})
-			within(t, budget, "release", func() { Release(t, next) })
-			within(t, budget, "acquire", func() { hold = Acquire(t, t.Context(), mine) })
+			within(t, budget, "release", func() { fixture.Release(t, next) })
+			within(t, budget, "acquire", func() { hold = fixture.Acquire(t, t.Context(), mine) })
 			before = hold.ValidUntil()
-			redistest.WaitFor(t, Soon, func() bool { return hold.ValidUntil().After(before) }, "renewed")
-			within(t, budget, "release", func() { Release(t, hold) })
+			redistest.WaitFor(t, fixture.Soon, func() bool { return hold.ValidUntil().After(before) }, "renewed")
+			within(t, budget, "release", func() { fixture.Release(t, hold) })
 
 			fail(tt.down[2])
 			within(t, budget, "refusal", func() {
@@ -310,7 +313,7 @@ func TestRedLockOverFiveMasters(t *testing.T) {
 				require.NoError(t, tt.heal(i))
 				q.Proxies[i].Reset() // or the clients would wait for replies on silent connections
 			}
-			q.RequireFree(t, All(5)...)
+			q.RequireFree(t, fixture.All(5)...)
 		})
 		require.True(t, ok, "masters may still be down")
 	}
@@ -332,11 +335,12 @@ func without(list []int, i int) (rest []int) {
 func TestRestartedServerDoesNotShrinkTheQuorum(t *testing.T) {
 	t.Parallel()
 	const uptime = 2 * time.Second
-	q := NewQuorum(t, 5)
+	q := fixture.NewQuorum(t, 5)
 	on := func(tweaks ...func(*redis.Options)) []*primitives.Client {
 		var clients []*primitives.Client
 		for _, p := range q.Proxies {
-			clients = append(clients, NewClient(t, p.Client(t, append(tweaks, ShortTimeouts, DialsOnce)...)))
+			clients = append(clients, fixture.NewClient(t,
+				p.Client(t, append(tweaks, fixture.ShortTimeouts, fixture.DialsOnce)...)))
 		}
 		return clients
 	}
@@ -350,7 +354,7 @@ func TestRestartedServerDoesNotShrinkTheQuorum(t *testing.T) {
 	require.NotErrorIs(t, err, primitives.ErrOutcomeUnknown, "nothing was sent")
 
 	holders, careless, careful := on(), q.Lock(on()), q.Lock(on(minUptime(uptime)))
-	redistest.WaitFor(t, Soon, func() bool {
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		hold, err := careful.TryAcquire(t.Context())
 		return err == nil && hold.Release(t.Context()) == nil
 	}, "all servers are old enough")
@@ -364,17 +368,17 @@ func TestRestartedServerDoesNotShrinkTheQuorum(t *testing.T) {
 		{"with MinUptime", uptime, careful, false},
 	} {
 		others := q.Hold(t, 3, 4) // so that the hold has the first three only
-		hold := Acquire(t, t.Context(), q.Lock(holders, primitives.WithLease(tt.lease)))
-		Release(t, others...)
+		hold := fixture.Acquire(t, t.Context(), q.Lock(holders, primitives.WithLease(tt.lease)))
+		fixture.Release(t, others...)
 		require.NoError(t, q.Servers[2].Restart())
 		var next *primitives.Hold
-		redistest.WaitFor(t, Soon, func() bool {
+		redistest.WaitFor(t, fixture.Soon, func() bool {
 			var err error
 			next, err = tt.rival.TryAcquire(t.Context())
 			return err == nil
 		}, tt.name)
 		require.Equal(t, tt.twoHolders, hold.Context().Err() == nil, "two holders %s", tt.name)
-		Release(t, next)
+		fixture.Release(t, next)
 		_ = hold.Release(t.Context()) // lost, or over
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -22,11 +22,11 @@ import (
 func TestHoldsWithoutReplicasToConfirm(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Replicated(t, 1)
-	holder := NewClient(t, servers.Master.Client(t), primitives.WithReplicas(1, 5*time.Second))
-	other := NewClient(t, servers.Master.Client(t), primitives.WithReplicas(1, 20*time.Millisecond))
-	require.NoError(t, ErrOf(holder.PermitExpirableSemaphore("permits").Init(t.Context(), 1)))
-	handles := func(c *primitives.Client) map[string]Handle {
-		list := map[string]Handle{}
+	holder := fixture.NewClient(t, servers.Master.Client(t), primitives.WithReplicas(1, 5*time.Second))
+	other := fixture.NewClient(t, servers.Master.Client(t), primitives.WithReplicas(1, 20*time.Millisecond))
+	require.NoError(t, fixture.ErrOf(holder.PermitExpirableSemaphore("permits").Init(t.Context(), 1)))
+	handles := func(c *primitives.Client) map[string]fixture.Handle {
+		list := map[string]fixture.Handle{}
 		for _, k := range kinds.Leased() {
 			list[k.Name] = k.Open(c, k.Name)
 		}
@@ -34,7 +34,7 @@ func TestHoldsWithoutReplicasToConfirm(t *testing.T) {
 	}
 	holds := map[string]*primitives.Hold{}
 	for kind, l := range handles(holder) {
-		holds[kind] = Acquire(t, t.Context(), l, primitives.WithLease(time.Minute))
+		holds[kind] = fixture.Acquire(t, t.Context(), l, primitives.WithLease(time.Minute))
 		require.NoError(t, holds[kind].Extend(t.Context(), 2*time.Minute))
 	}
 	require.NoError(t, servers.Replicas[0].Kill())
@@ -43,7 +43,7 @@ func TestHoldsWithoutReplicasToConfirm(t *testing.T) {
 		require.ErrorIs(t, err, primitives.ErrNotAcquired, k.Name)
 		require.NotErrorIs(t, err, primitives.ErrNotReplicated, k.Name)
 	}
-	easy := handles(NewClient(t, servers.Master.Client(t))) // asks for no replicas
+	easy := handles(fixture.NewClient(t, servers.Master.Client(t))) // asks for no replicas
 	for kind, l := range handles(other) {
 		adopted, err := easy[kind].(kinds.Takeable).Adopt(t.Context(), holds[kind].ID(), primitives.WithLease(time.Minute))
 		require.NoError(t, err, kind)
@@ -59,15 +59,15 @@ func TestHoldsWithoutReplicasToConfirm(t *testing.T) {
 func TestChangesWithoutReplicasToConfirm(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Replicated(t, 1)
-	c := NewClient(t, servers.Master.Client(t), primitives.WithReplicas(1, time.Second))
-	require.NoError(t, ErrOf(c.PermitExpirableSemaphore("permits").Init(t.Context(), 1)))
-	locks := map[string]Handle{}
+	c := fixture.NewClient(t, servers.Master.Client(t), primitives.WithReplicas(1, time.Second))
+	require.NoError(t, fixture.ErrOf(c.PermitExpirableSemaphore("permits").Init(t.Context(), 1)))
+	locks := map[string]fixture.Handle{}
 	for _, k := range kinds.Leased() {
 		locks[k.Name] = k.Open(c, k.Name)
 	}
 	holds := map[string]*primitives.Hold{}
 	for kind, l := range locks {
-		holds[kind] = Acquire(t, t.Context(), l, primitives.WithLease(time.Minute))
+		holds[kind] = fixture.Acquire(t, t.Context(), l, primitives.WithLease(time.Minute))
 	}
 	require.NoError(t, servers.Replicas[0].Kill())
 	var calls sync.WaitGroup
@@ -87,7 +87,7 @@ func TestChangesWithoutReplicasToConfirm(t *testing.T) {
 	calls.Wait()
 	for kind, l := range locks {
 		if l, ok := l.(*primitives.Lock); ok {
-			require.Empty(t, InfoOf(t, l).Holders, kind)
+			require.Empty(t, fixture.InfoOf(t, l).Holders, kind)
 		}
 	}
 }
@@ -100,10 +100,10 @@ func TestReplicasNeedOneConnectionEach(t *testing.T) {
 	for _, tt := range []struct{ connections, goroutines int }{{1, 4}, {3, 60}} {
 		t.Run(fmt.Sprint(tt), func(t *testing.T) {
 			rdb := servers.Master.Client(t, func(o *redis.Options) { o.PoolSize = tt.connections })
-			c := NewClient(t, rdb, primitives.WithReplicas(1, 5*time.Second))
+			c := fixture.NewClient(t, rdb, primitives.WithReplicas(1, 5*time.Second))
 			for _, occasion := range []string{"first use", "after SCRIPT FLUSH"} {
 				require.NoError(t, servers.Master.Client(t).ScriptFlush(t.Context()).Err())
-				Concurrently(tt.goroutines, func(i int) {
+				fixture.Concurrently(tt.goroutines, func(i int) {
 					hold, err := c.Lock(fmt.Sprint(redistest.Name(t), i)).TryAcquire(t.Context())
 					if assert.NoError(t, err, occasion) {
 						assert.NoError(t, hold.Release(t.Context()))
@@ -119,17 +119,17 @@ func TestReplicasNeedOneConnectionEach(t *testing.T) {
 func TestAcquisitionEndsWhileRedisWaitsForReplicas(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	c := NewClient(t, s.Client(t), primitives.WithReplicas(1, time.Minute))
+	c := fixture.NewClient(t, s.Client(t), primitives.WithReplicas(1, time.Minute))
 	for name, end := range map[string]func(l *primitives.Lock) error{
 		"context": func(l *primitives.Lock) error {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
-			err := ErrOf(l.Acquire(ctx))
+			err := fixture.ErrOf(l.Acquire(ctx))
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			return err
 		},
 		"wait": func(l *primitives.Lock) error {
-			return ErrOf(l.Acquire(t.Context(), primitives.WithWait(300*time.Millisecond)))
+			return fixture.ErrOf(l.Acquire(t.Context(), primitives.WithWait(300*time.Millisecond)))
 		},
 	} {
 		name := redistest.Name(t) + name
@@ -137,6 +137,7 @@ func TestAcquisitionEndsWhileRedisWaitsForReplicas(t *testing.T) {
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		require.NotErrorIs(t, err, primitives.ErrUnavailable)
 		require.NotContains(t, err.Error(), "no answer")
-		redistest.WaitFor(t, Soon, func() bool { return s.Client(t).Exists(t.Context(), name).Val() == 0 }, "rolled back")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return s.Client(t).Exists(t.Context(), name).Val() == 0 },
+			"rolled back")
 	}
 }

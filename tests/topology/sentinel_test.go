@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -28,14 +28,14 @@ func TestSentinelFailovers(t *testing.T) {
 	servers := redistest.SentinelReplicas(t, 2)
 	f := &sentinelFailover{
 		servers: servers,
-		one:     NewClient(t, servers.FailoverClient(t)),
-		two:     NewClient(t, servers.FailoverClient(t)),
+		one:     fixture.NewClient(t, servers.FailoverClient(t)),
+		two:     fixture.NewClient(t, servers.FailoverClient(t)),
 	}
 	requireHandOff(t, f.one, f.two)
 
 	f.run(t, 15*time.Second, (*redistest.Server).Pause)
 	hung := servers.Master
-	across := Acquire(t, t.Context(), f.one.Lock("across"))
+	across := fixture.Acquire(t, t.Context(), f.one.Lock("across"))
 	require.NoError(t, hung.Resume())
 	servers.AwaitHealthy(t, servers.Current(t))
 	requireHandOff(t, f.one, f.two)
@@ -47,7 +47,7 @@ func TestSentinelFailovers(t *testing.T) {
 	}
 	f.run(t, 10*time.Second, (*redistest.Server).Kill)
 	require.NoError(t, across.Check(t.Context()))
-	Release(t, across)
+	fixture.Release(t, across)
 }
 
 type sentinelFailover struct {
@@ -61,21 +61,21 @@ func (f *sentinelFailover) run(t *testing.T, limit time.Duration, fail func(*red
 	stalls := redistest.WatchStalls(t)
 	old := f.servers.Current(t)
 	name := redistest.Name(t)
-	held := Acquire(t, t.Context(), f.one.Lock(name))
-	brief := Acquire(t, t.Context(), f.one.Lock(name+"-brief"), primitives.WithWatchdog(ShortLease))
-	waiting := StartAcquire(t.Context(), f.two.Lock(name))
-	free := Start(func() (*primitives.Hold, error) { // tries while the master is down
+	held := fixture.Acquire(t, t.Context(), f.one.Lock(name))
+	brief := fixture.Acquire(t, t.Context(), f.one.Lock(name+"-brief"), primitives.WithWatchdog(fixture.ShortLease))
+	waiting := fixture.StartAcquire(t.Context(), f.two.Lock(name))
+	free := fixture.Start(func() (*primitives.Hold, error) { // tries while the master is down
 		<-brief.Context().Done()
 		return f.two.Lock(name+"-free").Acquire(t.Context(), primitives.WithWait(time.Minute))
 	})
-	AwaitWaiter(t, old, name)
+	fixture.AwaitWaiter(t, old, name)
 	token := f.token(t)
 	awaitReplicas(t, old, "")
 
 	began := time.Now()
 	require.NoError(t, fail(old))
 	// A TTL shorter than the failover: lost, and told in time.
-	RequireEnds(t, brief.Context(), primitives.ErrLost)
+	fixture.RequireEnds(t, brief.Context(), primitives.ErrLost)
 	late := time.Since(brief.ValidUntil())
 	require.Less(t, late, 200*time.Millisecond+stalls.Since(brief.ValidUntil()))
 
@@ -84,17 +84,17 @@ func (f *sentinelFailover) run(t *testing.T, limit time.Duration, fail func(*red
 	for held.Release(t.Context()) != nil { // a release that fails is also repeated in the background
 		require.Less(t, time.Since(began), limit)
 	}
-	handedOver := AwaitAcquired(t, waiting)
+	handedOver := fixture.AwaitAcquired(t, waiting)
 	require.Less(t, handedOver.At.Sub(began), limit)
-	Release(t, handedOver.Hold)
-	acquired := AwaitAcquired(t, free)
+	fixture.Release(t, handedOver.Hold)
+	acquired := fixture.AwaitAcquired(t, free)
 	require.Less(t, acquired.At.Sub(began), limit)
-	Release(t, acquired.Hold)
+	fixture.Release(t, acquired.Hold)
 	require.Greater(t, f.token(t), token)
 
 	// Subscriptions follow.
-	waiting = StartAcquire(t.Context(), f.two.Lock("moved"))
-	Release(t, AwaitHold(t, waiting))
+	waiting = fixture.StartAcquire(t.Context(), f.two.Lock("moved"))
+	fixture.Release(t, fixture.AwaitHold(t, waiting))
 	requireHandOff(t, f.one, f.two)
 	t.Logf("new master after %v, hand-off after %v, new lock after %v, message after at most %v",
 		elected, handedOver.At.Sub(began), acquired.At.Sub(began), time.Since(began))
@@ -104,8 +104,8 @@ func (f *sentinelFailover) run(t *testing.T, limit time.Duration, fail func(*red
 
 // token acquires a fenced lock for a moment.
 func (f *sentinelFailover) token(t *testing.T) int64 {
-	hold := Acquire(t, t.Context(), f.one.FencedLock("fenced"))
-	defer Release(t, hold)
+	hold := fixture.Acquire(t, t.Context(), f.one.FencedLock("fenced"))
+	defer fixture.Release(t, hold)
 	return hold.Token()
 }
 
@@ -152,12 +152,12 @@ func TestSubscriptionsLeaveAFormerMasterAtOnce(t *testing.T) {
 		"cluster":          failoverCluster(t, servers),
 		"embedded-cluster": wrappedCluster{failoverCluster(t, servers)},
 	}
-	waiting := map[string]<-chan Result{}
+	waiting := map[string]<-chan fixture.Result{}
 	for name, rdb := range clients {
-		c := NewClient(t, rdb)
-		Acquire(t, t.Context(), NewClient(t, former.Client(t)).Lock(name))
-		waiting[name] = StartAcquire(t.Context(), c.Lock(name))
-		AwaitWaiter(t, former, name)
+		c := fixture.NewClient(t, rdb)
+		fixture.Acquire(t, t.Context(), fixture.NewClient(t, former.Client(t)).Lock(name))
+		waiting[name] = fixture.StartAcquire(t.Context(), c.Lock(name))
+		fixture.AwaitWaiter(t, former, name)
 	}
 	awaitReplicas(t, former, "")
 
@@ -180,8 +180,8 @@ func TestSubscriptionsLeaveAFormerMasterAtOnce(t *testing.T) {
 	t.Logf("new master after %v, then subscribed after %v", elected, moved)
 	for name, took := range moved {
 		require.Less(t, took, 5*time.Second, name)
-		require.NoError(t, ErrOf(NewClient(t, current.Client(t)).Lock(name).ForceRelease(t.Context())))
-		Release(t, AwaitHold(t, waiting[name]))
+		require.NoError(t, fixture.ErrOf(fixture.NewClient(t, current.Client(t)).Lock(name).ForceRelease(t.Context())))
+		fixture.Release(t, fixture.AwaitHold(t, waiting[name]))
 	}
 }
 
@@ -245,19 +245,19 @@ func TestWaitersLeaveAFormerMaster(t *testing.T) {
 		MasterName: redistest.MasterName, SentinelAddrs: []string{serveSentinel(t, &master)},
 	})
 	t.Cleanup(func() { _ = rdb.Close() })
-	c := NewClient(t, rdb)
+	c := fixture.NewClient(t, rdb)
 	for _, s := range []*redistest.Server{former, current} { // as if it was replicated
-		Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock("held"))
+		fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).Lock("held"))
 	}
-	waiting := StartAcquire(t.Context(), c.Lock("held"))
-	AwaitWaiter(t, former, "held")
+	waiting := fixture.StartAcquire(t.Context(), c.Lock("held"))
+	fixture.AwaitWaiter(t, former, "held")
 
 	master.Store(current)
 	require.NoError(t, former.Client(t).ClientKillByFilter(t.Context(), "type", "normal", "skipme", "yes").Err())
 	began := time.Now()
-	AwaitWaiter(t, current, "held")
+	fixture.AwaitWaiter(t, current, "held")
 	require.Less(t, time.Since(began), 5*time.Second)
 	require.NotContains(t, strings.Join(redistest.Channels(t, former), " "), "{held}")
-	require.NoError(t, ErrOf(NewClient(t, current.Client(t)).Lock("held").ForceRelease(t.Context())))
-	Release(t, AwaitHold(t, waiting))
+	require.NoError(t, fixture.ErrOf(fixture.NewClient(t, current.Client(t)).Lock("held").ForceRelease(t.Context())))
+	fixture.Release(t, fixture.AwaitHold(t, waiting))
 }

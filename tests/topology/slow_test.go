@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -27,7 +27,7 @@ func TestSlowServersLoseNoHold(t *testing.T) {
 		ttl         = 8 * time.Second
 	)
 	client := func(t *testing.T, rdb redis.UniversalClient) *primitives.Client {
-		return NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
+		return fixture.NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
 	}
 	leased := func(t *testing.T, c *primitives.Client) (handles []kinds.Handle) {
 		for _, k := range kinds.Select(func(k kinds.Kind) bool { return k.Leased }) {
@@ -59,7 +59,7 @@ func TestSlowServersLoseNoHold(t *testing.T) {
 			return leased(t, client(t, rdb)), proxies
 		}},
 		{"red lock", func(t *testing.T) ([]kinds.Handle, []*redistest.Proxy) {
-			q := NewQuorum(t, 3)
+			q := fixture.NewQuorum(t, 3)
 			var clients []*primitives.Client
 			for _, p := range q.Proxies {
 				clients = append(clients, client(t, p.Client(t, func(o *redis.Options) { o.ReadTimeout = readTimeout })))
@@ -72,7 +72,7 @@ func TestSlowServersLoseNoHold(t *testing.T) {
 			handles, proxies := tt.open(t)
 			var holds []*primitives.Hold
 			for _, handle := range handles {
-				hold := Acquire(t, t.Context(), handle, primitives.WithWatchdog(ttl))
+				hold := fixture.Acquire(t, t.Context(), handle, primitives.WithWatchdog(ttl))
 				holds = append(holds, hold)
 			}
 			for _, p := range proxies {
@@ -85,7 +85,7 @@ func TestSlowServersLoseNoHold(t *testing.T) {
 			for _, p := range proxies {
 				p.Delay(0)
 			}
-			Release(t, holds...)
+			fixture.Release(t, holds...)
 		})
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -72,31 +72,31 @@ func eachWrapped(t *testing.T, f func(t *testing.T, open func() redis.UniversalC
 // look once a second, and a holder when its lease ends.
 func TestWrappedClientHearsMessages(t *testing.T) {
 	eachWrapped(t, func(t *testing.T, open func() redis.UniversalClient) {
-		var log LogBuffer
-		one, two := NewClient(t, open(), log.Logger()), NewClient(t, open(), log.Logger())
+		var log fixture.LogBuffer
+		one, two := fixture.NewClient(t, open(), log.Logger()), fixture.NewClient(t, open(), log.Logger())
 		name := redistest.Name(t)
 
 		var took []time.Duration
 		for range 5 {
-			hold := Acquire(t, t.Context(), one.Lock(name))
-			waiting := StartAcquire(t.Context(), two.Lock(name))
-			AwaitWaiters(t, two, 1)
+			hold := fixture.Acquire(t, t.Context(), one.Lock(name))
+			waiting := fixture.StartAcquire(t.Context(), two.Lock(name))
+			fixture.AwaitWaiters(t, two, 1)
 			time.Sleep(50 * time.Millisecond) // far from the next look
 			began := time.Now()
-			Release(t, hold)
-			next := AwaitAcquired(t, waiting)
+			fixture.Release(t, hold)
+			next := fixture.AwaitAcquired(t, waiting)
 			took = append(took, next.At.Sub(began))
-			Release(t, next.Hold)
+			fixture.Release(t, next.Hold)
 		}
 		require.Empty(t, log.String(), "there is nothing to warn of")
 		require.Less(t, slices.Min(took), 400*time.Millisecond, "hand-offs: %v", took)
 
 		began := time.Now()
-		hold := Acquire(t, t.Context(), one.Lock(name), primitives.WithLease(time.Minute))
+		hold := fixture.Acquire(t, t.Context(), one.Lock(name), primitives.WithLease(time.Minute))
 		time.Sleep(time.Until(began.Add(1050 * time.Millisecond))) // younger holds are not told
-		forced := ForceRelease(t, two.Lock(name))
+		forced := fixture.ForceRelease(t, two.Lock(name))
 		require.True(t, forced)
-		RequireEnds(t, hold.Context(), primitives.ErrLost)
+		fixture.RequireEnds(t, hold.Context(), primitives.ErrLost)
 	})
 }
 
@@ -108,9 +108,9 @@ func TestWrappedClientSeesCommands(t *testing.T) {
 		"a cluster": redistest.Cluster(t).ClusterClient(t),
 	} {
 		wrapper := &instrumented{UniversalClient: rdb}
-		c := NewClient(t, wrapper)
+		c := fixture.NewClient(t, wrapper)
 		for range 100 { // more than it takes for callers to send by themselves
-			Release(t, Acquire(t, t.Context(), c.Lock(redistest.Name(t))))
+			fixture.Release(t, fixture.Acquire(t, t.Context(), c.Lock(redistest.Name(t))))
 		}
 		require.GreaterOrEqual(t, wrapper.sent.Load(), int64(200), "%s: each acquisition and each release", name)
 	}
@@ -122,16 +122,17 @@ func TestWrappedClusterIsACluster(t *testing.T) {
 	servers := redistest.Cluster(t)
 	for name, wrap := range wrappers {
 		t.Run(name, func(t *testing.T) {
-			c := NewClient(t, wrap(servers.ClusterClient(t)), primitives.WithDefaults(primitives.WithWatchdog(RenewedTTL)))
+			c := fixture.NewClient(t, wrap(servers.ClusterClient(t)),
+				primitives.WithDefaults(primitives.WithWatchdog(fixture.RenewedTTL)))
 			prefix := redistest.Name(t)
 			var holds []*primitives.Hold
 			want := map[string]bool{}
 			for i := range 12 { // on all masters
 				name := fmt.Sprint(prefix, i)
 				want[name] = true
-				holds = append(holds, Acquire(t, t.Context(), c.Lock(name)))
+				holds = append(holds, fixture.Acquire(t, t.Context(), c.Lock(name)))
 			}
-			AwaitRenewal(t, 2, holds...)
+			fixture.AwaitRenewal(t, 2, holds...)
 			got := map[string]bool{}
 			for info, err := range c.Locks(t.Context(), prefix+"*") {
 				require.NoError(t, err)
@@ -142,11 +143,12 @@ func TestWrappedClusterIsACluster(t *testing.T) {
 			joint := primitives.NewMultiLock([]*primitives.Lock{
 				c.Lock(prefix + "a"), c.Lock(prefix + "b"), c.Lock(prefix + "c"),
 			})
-			Release(t, Acquire(t, t.Context(), joint))
-			require.ErrorIs(t, ErrOf(c.Lock("a{b").Acquire(t.Context())), primitives.ErrInvalid, "its keys are in two slots")
-			replicated := NewClient(t, wrap(servers.ClusterClient(t)), primitives.WithReplicas(1, time.Millisecond))
-			require.ErrorIs(t, ErrOf(replicated.Lock(prefix+"d").Acquire(t.Context())), primitives.ErrNotReplicated)
-			Release(t, holds...)
+			fixture.Release(t, fixture.Acquire(t, t.Context(), joint))
+			require.ErrorIs(t, fixture.ErrOf(c.Lock("a{b").Acquire(t.Context())), primitives.ErrInvalid,
+				"its keys are in two slots")
+			replicated := fixture.NewClient(t, wrap(servers.ClusterClient(t)), primitives.WithReplicas(1, time.Millisecond))
+			require.ErrorIs(t, fixture.ErrOf(replicated.Lock(prefix+"d").Acquire(t.Context())), primitives.ErrNotReplicated)
+			fixture.Release(t, holds...)
 		})
 	}
 }
@@ -180,17 +182,17 @@ func TestWrappedClientOnASilentServer(t *testing.T) {
 				require.NoError(t, err)
 				name := redistest.Name(t)
 				for range 100 {
-					Release(t, Acquire(t, t.Context(), c.Lock(name)))
+					fixture.Release(t, fixture.Acquire(t, t.Context(), c.Lock(name)))
 				}
-				kept := Acquire(t, t.Context(), c.Lock(name+"kept", primitives.WithWatchdog(3*time.Second)))
+				kept := fixture.Acquire(t, t.Context(), c.Lock(name+"kept", primitives.WithWatchdog(3*time.Second)))
 
 				p.BlackHole(true)
 				began := time.Now()
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 				defer cancel()
-				require.ErrorIs(t, ErrOf(c.Lock(name).Acquire(ctx)), primitives.ErrUnavailable)
-				require.ErrorIs(t, ErrOf(c.Lock(name).Info(t.Context())), primitives.ErrUnavailable)
-				RequireEnds(t, kept.Context(), primitives.ErrLost)
+				require.ErrorIs(t, fixture.ErrOf(c.Lock(name).Acquire(ctx)), primitives.ErrUnavailable)
+				require.ErrorIs(t, fixture.ErrOf(c.Lock(name).Info(t.Context())), primitives.ErrUnavailable)
+				fixture.RequireEnds(t, kept.Context(), primitives.ErrLost)
 				go func() { _ = kept.Release(context.Background()) }() // it may be under way when the client closes
 				closing, stop := context.WithTimeout(context.Background(), 100*time.Millisecond)
 				defer stop()

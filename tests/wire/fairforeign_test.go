@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
@@ -35,7 +35,7 @@ func eachFairKey(t *testing.T, f func(t *testing.T, x *foreignKey)) {
 			t.Run(what, func(t *testing.T) {
 				t.Parallel()
 				name := redistest.Name(t)
-				c := NewClient(t, s.Client(t))
+				c := fixture.NewClient(t, s.Client(t))
 				f(t, &foreignKey{
 					s: s, rdb: s.Client(t), c: c, l: c.FairLock(name), name: name,
 					what: what, key: fairKeys(name)[what],
@@ -79,7 +79,7 @@ func (x *foreignKey) requireFree(t *testing.T) {
 // requireNoWaiters waits until no entry of a waiter is left under the other keys.
 func (x *foreignKey) requireNoWaiters(t *testing.T) {
 	t.Helper()
-	redistest.WaitFor(t, Soon, func() bool {
+	redistest.WaitFor(t, fixture.Soon, func() bool {
 		left := int64(0)
 		for what, key := range fairKeys(x.name) {
 			if what != "lock" && what != "heartbeats" && what != x.what {
@@ -120,10 +120,10 @@ func TestFairLockAcquireMeetsForeignKey(t *testing.T) {
 			requireWrongType(t, err)
 		}
 		x.requireIntact(t)
-		RequireClean(t, x.s, x.name, x.key)
+		fixture.RequireClean(t, x.s, x.name, x.key)
 		require.NoError(t, x.rdb.Del(t.Context(), x.key).Err())
-		Release(t, Acquire(t, t.Context(), x.l))
-		RequireClean(t, x.s, x.name)
+		fixture.Release(t, fixture.Acquire(t, t.Context(), x.l))
+		fixture.RequireClean(t, x.s, x.name)
 	})
 }
 
@@ -132,12 +132,12 @@ func TestFairLockWaiterMeetsForeignKeyBeforeItJoins(t *testing.T) {
 	t.Parallel()
 	eachFairKey(t, func(t *testing.T, x *foreignKey) {
 		for _, others := range []bool{false, true} { // an empty queue, and one with a waiter of another client
-			hold := Acquire(t, t.Context(), x.l)
+			hold := fixture.Acquire(t, t.Context(), x.l)
 			ctx, cancel := context.WithCancel(t.Context())
 			if others {
-				other := NewClient(t, x.s.Client(t)).FairLock(x.name)
-				StartAcquire(ctx, other)
-				AwaitFair(t, x.l, 1)
+				other := fixture.NewClient(t, x.s.Client(t)).FairLock(x.name)
+				fixture.StartAcquire(ctx, other)
+				fixture.AwaitFair(t, x.l, 1)
 			}
 			x.overwrite(t)
 			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
@@ -151,7 +151,7 @@ func TestFairLockWaiterMeetsForeignKeyBeforeItJoins(t *testing.T) {
 			x.requireNoWaiters(t)
 			x.requireIntact(t)
 			require.NoError(t, x.rdb.Del(t.Context(), x.key, fairKeys(x.name)["heartbeats"]).Err())
-			RequireClean(t, x.s, x.name)
+			fixture.RequireClean(t, x.s, x.name)
 		}
 	})
 }
@@ -169,7 +169,7 @@ func TestFairLockReleaseMeetsForeignKey(t *testing.T) {
 				return err
 			},
 		} {
-			hold := Acquire(t, t.Context(), x.l)
+			hold := fixture.Acquire(t, t.Context(), x.l)
 			x.overwrite(t)
 			err := release(hold)
 			if call == "Release" {
@@ -182,7 +182,7 @@ func TestFairLockReleaseMeetsForeignKey(t *testing.T) {
 			_ = hold.Release(t.Context())
 			x.requireIntact(t)
 			require.NoError(t, x.rdb.Del(t.Context(), x.key).Err())
-			RequireClean(t, x.s, x.name)
+			fixture.RequireClean(t, x.s, x.name)
 		}
 	})
 }
@@ -191,13 +191,13 @@ func TestFairLockReleaseMeetsForeignKey(t *testing.T) {
 func TestFairLockHandoffMeetsForeignKey(t *testing.T) {
 	t.Parallel()
 	eachFairKey(t, func(t *testing.T, x *foreignKey) {
-		hold := Acquire(t, t.Context(), x.l)
-		waiting := StartAcquire(t.Context(), NewClient(t, x.s.Client(t)).FairLock(x.name))
-		AwaitFair(t, x.l, 1)
+		hold := fixture.Acquire(t, t.Context(), x.l)
+		waiting := fixture.StartAcquire(t.Context(), fixture.NewClient(t, x.s.Client(t)).FairLock(x.name))
+		fixture.AwaitFair(t, x.l, 1)
 		x.overwrite(t)
 		x.requireReleaseFails(t, hold.Release(t.Context()))
 		x.requireFree(t)
-		requireWrongType(t, Await(t, waiting).Err)
+		requireWrongType(t, fixture.Await(t, waiting).Err)
 		x.requireNoWaiters(t)
 		x.requireIntact(t)
 	})
@@ -207,15 +207,15 @@ func TestFairLockHandoffMeetsForeignKey(t *testing.T) {
 func TestFairLockWaitersEndWhenAKeyBecomesForeign(t *testing.T) {
 	t.Parallel()
 	eachFairKey(t, func(t *testing.T, x *foreignKey) {
-		hold := Acquire(t, t.Context(), x.l)
-		var waiting []<-chan Result
+		hold := fixture.Acquire(t, t.Context(), x.l)
+		var waiting []<-chan fixture.Result
 		for i := range 10 {
-			waiting = append(waiting, StartAcquire(t.Context(), x.l))
-			AwaitFair(t, x.l, i+1)
+			waiting = append(waiting, fixture.StartAcquire(t.Context(), x.l))
+			fixture.AwaitFair(t, x.l, i+1)
 		}
 		x.overwrite(t)
 		for _, w := range waiting {
-			requireWrongType(t, Await(t, w).Err)
+			requireWrongType(t, fixture.Await(t, w).Err)
 		}
 		x.requireIntact(t)
 		_ = hold.Release(t.Context())
@@ -229,13 +229,13 @@ func TestFairLockWaitersEndWhenAKeyBecomesForeign(t *testing.T) {
 func TestFairLockForeignKeyEndsWaitersInASecond(t *testing.T) {
 	t.Parallel()
 	for what, key := range fairKeys("l") {
-		RunEmbedded(t, what, func(t *testing.T, s *redistest.Server) {
-			l := NewClient(t, s.Client(t)).FairLock("l")
-			Acquire(t, t.Context(), NewClient(t, s.Client(t)).FairLock("l"))
-			var waiting []<-chan Result
+		fixture.RunEmbedded(t, what, func(t *testing.T, s *redistest.Server) {
+			l := fixture.NewClient(t, s.Client(t)).FairLock("l")
+			fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).FairLock("l"))
+			var waiting []<-chan fixture.Result
 			for i := range 10 {
-				waiting = append(waiting, StartAcquire(t.Context(), l))
-				AwaitFair(t, l, i+1)
+				waiting = append(waiting, fixture.StartAcquire(t.Context(), l))
+				fixture.AwaitFair(t, l, i+1)
 			}
 			require.NoError(t, s.Client(t).Set(t.Context(), key, foreignValue, 0).Err())
 			began := time.Now()
@@ -267,7 +267,7 @@ func TestFairLockLateRefreshMeetsForeignKey(t *testing.T) {
 		}.Do(t.Context(), run.Sender())
 		requireWrongType(t, err)
 		x.requireIntact(t)
-		RequireClean(t, x.s, x.name, x.key)
+		fixture.RequireClean(t, x.s, x.name, x.key)
 	})
 }
 
@@ -277,7 +277,7 @@ func TestFairLockLateRefreshMeetsForeignKey(t *testing.T) {
 func TestFairLockNewcomerHasTheHighestScore(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	q := NewRawQueue(t, s, 1) // its timeout is 60 s
+	q := fixture.NewRawQueue(t, s, 1) // its timeout is 60 s
 	for _, timeout := range []int{3000, 120000, 500, 60000} {
 		q.JoinWith(timeout)
 		q.RequireTailHighest()

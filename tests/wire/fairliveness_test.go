@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -148,7 +148,7 @@ func TestFairLockJavaWaiterBehindADeadHeadHasTime(t *testing.T) {
 		score := float64(time.Now().Add(time.Second).UnixMilli())
 		require.NoError(t, rdb.ZAdd(t.Context(), "redisson_lock_timeout:{l}", redis.Z{Score: score, Member: "java"}).Err())
 		require.NoError(t, rdb.Del(t.Context(), "l").Err())
-		require.ErrorIs(t, ErrOf(m.l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+		require.ErrorIs(t, fixture.ErrOf(m.l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 		require.Equal(t, []string{"java"}, m.queue())
 		got := rdb.ZScore(t.Context(), "redisson_lock_timeout:{l}", "java").Val()
 		require.Equal(t, time.Now().Add(5*time.Second).UnixMilli(), int64(got))
@@ -205,7 +205,7 @@ func TestFairLockGoWaiterIsSilentBeforeItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMixed(t, redistest.Embedded(t), "l")
 		p := m.s.Proxy(t)
-		silent := NewClient(t, p.Client(t)).FairLock("l")
+		silent := fixture.NewClient(t, p.Client(t)).FairLock("l")
 		release := m.hold(false)
 		m.joinJava(0, 0)
 		m.joinGo(silent, 1, 0)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
@@ -24,7 +24,7 @@ func TestFairLockWaiterTimeout(t *testing.T) {
 		p := m.s.Proxy(t)
 		release := m.hold(false)
 		ctx, cancel := context.WithCancel(t.Context())
-		c := NewClient(t, p.Client(t, ShortTimeouts, NoRetries))
+		c := fixture.NewClient(t, p.Client(t, fixture.ShortTimeouts, fixture.NoRetries))
 		dying := c.FairLock("l", primitives.WithWaiterTimeout(4*time.Second))
 		m.join(func() { _, _ = dying.Acquire(ctx) })
 		m.joinGo(m.l, 0, 0)
@@ -54,7 +54,7 @@ type mixed struct {
 }
 
 func newMixed(t testing.TB, s *redistest.Server, name string) *mixed {
-	m := &mixed{t: t, s: s, name: name, j: newJava(t, s, name), c: NewClient(t, s.Client(t))}
+	m := &mixed{t: t, s: s, name: name, j: newJava(t, s, name), c: fixture.NewClient(t, s.Client(t))}
 	m.l = m.c.FairLock(name)
 	return m
 }
@@ -69,7 +69,7 @@ func (m *mixed) join(f func()) {
 	m.t.Helper()
 	before := len(m.queue())
 	m.wg.Go(f)
-	redistest.WaitFor(m.t, Soon, func() bool { return len(m.queue()) == before+1 }, "the waiter is in the queue")
+	redistest.WaitFor(m.t, fixture.Soon, func() bool { return len(m.queue()) == before+1 }, "the waiter is in the queue")
 }
 
 // section is the critical section of waiter i, which lasts for d.
@@ -114,7 +114,8 @@ func (m *mixed) joinLeaving() (leave func()) {
 	return func() {
 		before := len(m.queue())
 		cancel()
-		redistest.WaitFor(m.t, Soon, func() bool { return len(m.queue()) == before-1 }, "the waiter has left the queue")
+		redistest.WaitFor(m.t, fixture.Soon, func() bool { return len(m.queue()) == before-1 },
+			"the waiter has left the queue")
 	}
 }
 
@@ -124,7 +125,7 @@ func (m *mixed) hold(byJava bool) (release func()) {
 		require.True(m.t, m.j.lock(context.Background(), 1000))
 		return func() { m.j.unlock(1000) }
 	}
-	hold := Acquire(m.t, context.Background(), m.l)
+	hold := fixture.Acquire(m.t, context.Background(), m.l)
 	return func() { require.NoError(m.t, hold.Release(context.Background())) }
 }
 
@@ -135,7 +136,7 @@ func (m *mixed) finish(dead ...string) {
 	m.wg.Wait()
 	require.IsIncreasing(m.t, append([]int{-1}, m.order...))
 	m.j.checkLog(m.t, dead...)
-	RequireClean(m.t, m.s, m.name)
+	fixture.RequireClean(m.t, m.s, m.name)
 }
 
 // Waiters in Go and in Java acquire in the order in which they queued. Neither drops the other's.
@@ -194,7 +195,7 @@ func TestFairLockOrderWithJavaInLongSections(t *testing.T) {
 func longSections(t *testing.T, pattern string, section, skew time.Duration) {
 	m := newMixed(t, redistest.Embedded(t), "l")
 	m.j.skew, m.j.lease = skew, time.Hour
-	other := NewClient(t, m.s.Client(t)).FairLock("l")
+	other := fixture.NewClient(t, m.s.Client(t)).FairLock("l")
 	release := m.hold(true)
 	for i := range 8 {
 		switch {
@@ -221,18 +222,18 @@ func TestFairLockLateRefreshLeavesNothing(t *testing.T) {
 		m := newMixed(t, s, redistest.Name(t))
 		p := s.Proxy(t)
 		p.Record()
-		l := NewClient(t, p.Client(t)).FairLock(m.name)
+		l := fixture.NewClient(t, p.Client(t)).FairLock(m.name)
 		release := m.hold(true)
 		ctx, leave := context.WithCancel(t.Context())
 		m.join(func() { _, _ = l.Acquire(ctx) })
 		sent := func() []redistest.Command {
-			return Recorded(p, func(args []string) bool { return len(args) > 1 && args[1] == refresh })
+			return fixture.Recorded(p, func(args []string) bool { return len(args) > 1 && args[1] == refresh })
 		}
-		redistest.WaitFor(t, Soon, func() bool { return len(sent()) > 0 }, "the waiter's client has sent a refresh")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return len(sent()) > 0 }, "the waiter's client has sent a refresh")
 		m.joinJava(0, 0)
 		leave()
-		redistest.WaitFor(t, Soon, func() bool { return len(m.queue()) == 1 }, "only the waiter of Redisson is left")
-		require.NoError(t, Resend(s.Client(t), sent()[0]).Err())
+		redistest.WaitFor(t, fixture.Soon, func() bool { return len(m.queue()) == 1 }, "only the waiter of Redisson is left")
+		require.NoError(t, fixture.Resend(s.Client(t), sent()[0]).Err())
 		release()
 		m.finish()
 	})
@@ -388,7 +389,7 @@ func goWaiterDiesBeforeJavaJoins(t *testing.T, after time.Duration) {
 			m.j.unlock(4)
 		}
 	})
-	redistest.WaitFor(t, Soon, func() bool { return len(m.queue()) >= before }, "the Java waiter is in the queue")
+	redistest.WaitFor(t, fixture.Soon, func() bool { return len(m.queue()) >= before }, "the Java waiter is in the queue")
 	time.Sleep(5 * time.Second)
 	release()
 	m.finish(dead...)
@@ -398,7 +399,7 @@ func goWaiterDiesBeforeJavaJoins(t *testing.T, after time.Duration) {
 // joinCrashing starts n waiters of a new client. crash cuts that client off from Redis.
 func (m *mixed) joinCrashing(n int) (crash func()) {
 	p := m.s.Proxy(m.t)
-	c := NewClient(m.t, p.Client(m.t, ShortTimeouts, NoRetries))
+	c := fixture.NewClient(m.t, p.Client(m.t, fixture.ShortTimeouts, fixture.NoRetries))
 	ctx, cancel := context.WithCancel(context.Background())
 	for range n {
 		m.join(func() {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
@@ -25,47 +25,47 @@ func TestFairLockReleaseTakesItsOwnCountOnly(t *testing.T) {
 				t.Parallel()
 				name := redistest.Name(t)
 				p := s.Proxy(t)
-				l := NewClient(t, p.Client(t)).FairLock(name)
-				other := NewClient(t, s.Client(t)).FairLock(name)
+				l := fixture.NewClient(t, p.Client(t)).FairLock(name)
+				other := fixture.NewClient(t, s.Client(t)).FairLock(name)
 				p.Record()
-				private := Acquire(t, t.Context(), l)
+				private := fixture.Acquire(t, t.Context(), l)
 				holds := []*primitives.Hold{private}
 				for range 2 {
-					holds = append(holds, Acquire(t, t.Context(), l, primitives.WithOwner(private.ID())))
+					holds = append(holds, fixture.Acquire(t, t.Context(), l, primitives.WithOwner(private.ID())))
 				}
-				require.Equal(t, map[string]string{private.ID(): "3"}, Fields(t, s, name))
-				require.Equal(t, map[string]int{private.ID(): 2}, SharedCounts(t, s, name))
-				sharedTTL := s.Client(t).PTTL(t.Context(), SharedCountsKey(name)).Val()
+				require.Equal(t, map[string]string{private.ID(): "3"}, fixture.Fields(t, s, name))
+				require.Equal(t, map[string]int{private.ID(): 2}, fixture.SharedCounts(t, s, name))
+				sharedTTL := s.Client(t).PTTL(t.Context(), fixture.SharedCountsKey(name)).Val()
 				require.Greater(t, sharedTTL, 20*time.Second)
 				require.LessOrEqual(t, sharedTTL, 30*time.Second, "it lives as long as the lock")
-				next := StartAcquire(t.Context(), other)
-				AwaitFair(t, l, 1)
+				next := fixture.StartAcquire(t.Context(), other)
+				fixture.AwaitFair(t, l, 1)
 				for i, n := range order {
-					require.Len(t, FairWaiters(t, l), 1, "the lock has not been handed off yet")
-					Release(t, holds[n])
+					require.Len(t, fixture.FairWaiters(t, l), 1, "the lock has not been handed off yet")
+					fixture.Release(t, holds[n])
 					if left := 2 - i; left > 0 {
-						require.Equal(t, map[string]string{private.ID(): string(rune('0' + left))}, Fields(t, s, name))
+						require.Equal(t, map[string]string{private.ID(): string(rune('0' + left))}, fixture.Fields(t, s, name))
 					}
 				}
-				hold := Await(t, next).Hold
-				require.Equal(t, map[string]string{hold.ID(): "1"}, Fields(t, s, name))
-				require.Empty(t, SharedCounts(t, s, name))
-				sent := ScriptsOf(p)
+				hold := fixture.Await(t, next).Hold
+				require.Equal(t, map[string]string{hold.ID(): "1"}, fixture.Fields(t, s, name))
+				require.Empty(t, fixture.SharedCounts(t, s, name))
+				sent := fixture.ScriptsOf(p)
 				for _, i := range rand.Perm(len(sent)) {
-					_ = Resend(s.Client(t), sent[i]).Err()
-					require.Equal(t, map[string]string{hold.ID(): "1"}, Fields(t, s, name), "a late copy: %v", sent[i].Args)
+					_ = fixture.Resend(s.Client(t), sent[i]).Err()
+					require.Equal(t, map[string]string{hold.ID(): "1"}, fixture.Fields(t, s, name), "a late copy: %v", sent[i].Args)
 				}
-				Release(t, hold)
+				fixture.Release(t, hold)
 				// A late copy of an acquisition may have joined the queue, and been granted the
 				// lock. The grant ends after seconds: it is shortened, and what never ends is
 				// found.
-				for _, key := range Leftovers(t, s, name) {
+				for _, key := range fixture.Leftovers(t, s, name) {
 					if ttl := s.Client(t).PTTL(t.Context(), key).Val(); ttl > 0 {
-						require.LessOrEqual(t, ttl, Soon)
+						require.LessOrEqual(t, ttl, fixture.Soon)
 						require.NoError(t, s.Client(t).PExpire(t.Context(), key, time.Millisecond).Err())
 					}
 				}
-				RequireClean(t, s, name)
+				fixture.RequireClean(t, s, name)
 			})
 		}
 	})
@@ -76,27 +76,27 @@ func TestFairLockRefusedWaiterSubscribesOnce(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	name, p, rdb := redistest.Name(t), s.Proxy(t), s.Client(t)
-	l := NewClient(t, p.Client(t)).FairLock(name)
-	Acquire(t, t.Context(), l)
+	l := fixture.NewClient(t, p.Client(t)).FairLock(name)
+	fixture.Acquire(t, t.Context(), l)
 	ctx, cancel := context.WithCancel(t.Context())
-	waiting := StartAcquire(ctx, l, primitives.WithOwner(JavaThread))
-	AwaitFair(t, l, 1)
-	own := "redisson_lock__channel:{" + name + "}:" + JavaThread
+	waiting := fixture.StartAcquire(ctx, l, primitives.WithOwner(fixture.JavaThread))
+	fixture.AwaitFair(t, l, 1)
+	own := "redisson_lock__channel:{" + name + "}:" + fixture.JavaThread
 	requireSubscribers := func(n int64) {
 		t.Helper()
-		redistest.WaitFor(t, Soon, func() bool {
+		redistest.WaitFor(t, fixture.Soon, func() bool {
 			return rdb.PubSubNumSub(t.Context(), own).Val()[own] == n
 		}, "subscriptions to the waiter's channel")
 	}
 	requireSubscribers(1)
 	p.Record()
 	for range 3 {
-		before := len(ScriptsOf(p))
+		before := len(fixture.ScriptsOf(p))
 		require.NoError(t, rdb.Publish(t.Context(), own, "0").Err())
-		redistest.WaitFor(t, Soon, func() bool { return len(ScriptsOf(p)) > before }, "it tries")
+		redistest.WaitFor(t, fixture.Soon, func() bool { return len(fixture.ScriptsOf(p)) > before }, "it tries")
 	}
 	cancel()
-	require.ErrorIs(t, Await(t, waiting).Err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, fixture.Await(t, waiting).Err, primitives.ErrNotAcquired)
 	requireSubscribers(0)
 }
 
@@ -106,16 +106,16 @@ func TestFairLockCopyOfAPrivateReleaseTakesNoSharedCount(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		p := s.Proxy(t)
-		l := NewClient(t, p.Client(t)).FairLock(name)
-		private := Acquire(t, t.Context(), l)
-		shared := Acquire(t, t.Context(), l, primitives.WithOwner(private.ID()))
-		p.Duplicate(Script)
-		Release(t, private)
+		l := fixture.NewClient(t, p.Client(t)).FairLock(name)
+		private := fixture.Acquire(t, t.Context(), l)
+		shared := fixture.Acquire(t, t.Context(), l, primitives.WithOwner(private.ID()))
+		p.Duplicate(fixture.Script)
+		fixture.Release(t, private)
 		p.Heal()
-		require.Equal(t, map[string]string{private.ID(): "1"}, Fields(t, s, name))
+		require.Equal(t, map[string]string{private.ID(): "1"}, fixture.Fields(t, s, name))
 		require.NoError(t, shared.Check(t.Context()))
-		Release(t, shared)
-		RequireClean(t, s, name)
+		fixture.Release(t, shared)
+		fixture.RequireClean(t, s, name)
 	})
 }
 
@@ -126,30 +126,31 @@ func TestFairLockWaitersThatShareAnIDEachCount(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, privateFirst := range []bool{true, false} {
 			name := redistest.Name(t)
-			var seen Recorder
-			l := NewClient(t, s.Client(t), seen.Option()).FairLock(name)
-			other := NewClient(t, s.Client(t)).FairLock(name)
-			hold := Acquire(t, t.Context(), other)
-			waiting := StartAcquire(t.Context(), l)
-			AwaitFair(t, l, 1)
-			id := FairWaiters(t, l)[0]
-			shared := StartAcquire(t.Context(), l, primitives.WithOwner(id))
-			redistest.WaitFor(t, Soon, func() bool { return len(seen.All(primitives.EventWait)) == 2 }, "both waiters wait")
-			require.Equal(t, []string{id}, FairWaiters(t, l), "both waiters share one queue entry")
-			Release(t, hold)
-			private, with := Await(t, waiting), Await(t, shared)
+			var seen fixture.Recorder
+			l := fixture.NewClient(t, s.Client(t), seen.Option()).FairLock(name)
+			other := fixture.NewClient(t, s.Client(t)).FairLock(name)
+			hold := fixture.Acquire(t, t.Context(), other)
+			waiting := fixture.StartAcquire(t.Context(), l)
+			fixture.AwaitFair(t, l, 1)
+			id := fixture.FairWaiters(t, l)[0]
+			shared := fixture.StartAcquire(t.Context(), l, primitives.WithOwner(id))
+			redistest.WaitFor(t, fixture.Soon, func() bool { return len(seen.All(primitives.EventWait)) == 2 },
+				"both waiters wait")
+			require.Equal(t, []string{id}, fixture.FairWaiters(t, l), "both waiters share one queue entry")
+			fixture.Release(t, hold)
+			private, with := fixture.Await(t, waiting), fixture.Await(t, shared)
 			require.NoError(t, private.Err)
 			require.NoError(t, with.Err)
-			require.Equal(t, map[string]string{id: "2"}, Fields(t, s, name))
-			require.Equal(t, map[string]int{id: 1}, SharedCounts(t, s, name))
+			require.Equal(t, map[string]string{id: "2"}, fixture.Fields(t, s, name))
+			require.Equal(t, map[string]int{id: 1}, fixture.SharedCounts(t, s, name))
 			first, second := private.Hold, with.Hold
 			if !privateFirst {
 				first, second = second, first
 			}
-			Release(t, first)
-			require.Equal(t, map[string]string{id: "1"}, Fields(t, s, name))
-			Release(t, second)
-			RequireClean(t, s, name)
+			fixture.Release(t, first)
+			require.Equal(t, map[string]string{id: "1"}, fixture.Fields(t, s, name))
+			fixture.Release(t, second)
+			fixture.RequireClean(t, s, name)
 		}
 	})
 }
@@ -158,7 +159,7 @@ func TestFairLockWaitersThatShareAnIDEachCount(t *testing.T) {
 func TestFairLockPrivateAcquisitionAddsToASharedID(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		c := NewRawQueue(t, s, 0) // id 0 holds
+		c := fixture.NewRawQueue(t, s, 0) // id 0 holds
 		require.Equal(t, int64(1), c.End(0))
 		shared := c.Command(c.Acquire, 1000, c.ID(0), 60000, "PUBLISH", 15000, 0, 0, 60000, c.Client, c.Client, 0)
 		require.Equal(t, int64(0), c.Rdb.Do(t.Context(), shared...).Val())
@@ -166,12 +167,12 @@ func TestFairLockPrivateAcquisitionAddsToASharedID(t *testing.T) {
 		private := c.Command(c.Acquire, 2000, c.ID(0), 60000, "PUBLISH", 0, 0, 2, 60000, c.Client, c.Client, 0)
 		for range 2 { // the second is a copy
 			require.Equal(t, int64(0), c.Rdb.Do(t.Context(), private...).Val())
-			require.Equal(t, map[string]string{c.ID(0): "2"}, Fields(t, s, c.Name))
+			require.Equal(t, map[string]string{c.ID(0): "2"}, fixture.Fields(t, s, c.Name))
 		}
 		release := c.Command(c.Release, 2000, c.ID(0), "PUBLISH", 15000, "another")
 		for range 2 {
 			require.Equal(t, int64(1), c.Rdb.Do(t.Context(), release...).Val())
-			require.Equal(t, map[string]string{c.ID(0): "1"}, Fields(t, s, c.Name))
+			require.Equal(t, map[string]string{c.ID(0): "1"}, fixture.Fields(t, s, c.Name))
 		}
 	})
 }
@@ -181,8 +182,8 @@ func TestFairLockPrivateAcquisitionAddsToASharedID(t *testing.T) {
 func TestFairLockNestedUnderALostHoldIsLost(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		c := &RawQueue{
-			T: t, Rdb: s.Client(t), Name: redistest.Name(t), Client: RawQueueClient,
+		c := &fixture.RawQueue{
+			T: t, Rdb: s.Client(t), Name: redistest.Name(t), Client: fixture.RawQueueClient,
 			Acquire: scripts.Load("fairlock/acquire"),
 		}
 		require.NoError(t, c.Rdb.ScriptLoad(t.Context(), c.Acquire.Text()).Err())
@@ -191,7 +192,7 @@ func TestFairLockNestedUnderALostHoldIsLost(t *testing.T) {
 			return c.Rdb.Do(t.Context(), command...).Val()
 		}
 		require.Equal(t, "lost", nested())
-		require.Empty(t, Leftovers(t, s, c.Name))
+		require.Empty(t, fixture.Leftovers(t, s, c.Name))
 		c.Join(2) // a holder and a waiter
 		before := redistest.Keys(t, s, "*"+c.Name+"*")
 		require.Equal(t, "lost", nested())
@@ -219,8 +220,8 @@ func TestFairPlaceStaysWhileSomebodyWaitsWithItsID(t *testing.T) {
 			t.Parallel()
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				name, id := redistest.Name(t), primitives.WithOwner("somebody:1")
-				held := Acquire(t, t.Context(), NewClient(t, s.Client(t)).FairLock(name))
-				viewer := NewClient(t, s.Client(t)).FairLock(name)
+				held := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).FairLock(name))
+				viewer := fixture.NewClient(t, s.Client(t)).FairLock(name)
 				short := primitives.WithWaiterTimeout(4 * time.Second)
 				first := make(chan string, 4)
 				wait := func(ctx context.Context, c *primitives.Client, who string, opts ...primitives.Option) {
@@ -231,27 +232,27 @@ func TestFairPlaceStaysWhileSomebodyWaitsWithItsID(t *testing.T) {
 							_ = h.Release(context.WithoutCancel(ctx))
 						}
 					}()
-					AwaitWaiters(t, c, 1)
+					fixture.AwaitWaiters(t, c, 1)
 				}
 				var stops []context.CancelFunc
 				var proxies []*redistest.Proxy
 				for range tt.twins {
 					p := s.Proxy(t)
-					c := NewClient(t, p.Client(t))
+					c := fixture.NewClient(t, p.Client(t))
 					ctx, stop := context.WithCancel(t.Context())
 					defer stop()
 					wait(ctx, c, "twin", id)
-					AwaitFair(t, viewer, 1)
+					fixture.AwaitFair(t, viewer, 1)
 					stops, proxies = append(stops, stop), append(proxies, p)
 				}
 				// Each twin has made an attempt, which notes it.
-				redistest.WaitFor(t, Soon, func() bool {
+				redistest.WaitFor(t, fixture.Soon, func() bool {
 					twins := s.Client(t).HGet(t.Context(), "redlatch_lock_clients:{"+name+"}", "twins somebody:1").Val()
 					return len(twins) > 0
 				}, "the twins are noted")
 				time.Sleep(200 * time.Millisecond)
-				wait(t.Context(), NewClient(t, s.Client(t)), "behind")
-				AwaitFair(t, viewer, 2)
+				wait(t.Context(), fixture.NewClient(t, s.Client(t)), "behind")
+				fixture.AwaitFair(t, viewer, 2)
 				for _, i := range tt.leave {
 					if tt.died {
 						proxies[i].BlackHole(true)
@@ -262,8 +263,8 @@ func TestFairPlaceStaysWhileSomebodyWaitsWithItsID(t *testing.T) {
 				if tt.died {
 					time.Sleep(5 * time.Second) // its heartbeat is old
 				}
-				require.Equal(t, "somebody:1", FairWaiters(t, viewer)[0], "the place stays")
-				Release(t, held)
+				require.Equal(t, "somebody:1", fixture.FairWaiters(t, viewer)[0], "the place stays")
+				fixture.Release(t, held)
 				require.Equal(t, "twin", next(t, first))
 				require.Equal(t, "behind", nextOther(t, first))
 			})
@@ -276,7 +277,7 @@ func next(t *testing.T, order <-chan string) string {
 	select {
 	case who := <-order:
 		return who
-	case <-time.After(Soon):
+	case <-time.After(fixture.Soon):
 		require.FailNow(t, "nobody acquires")
 		return ""
 	}
@@ -296,25 +297,25 @@ func TestFairPlaceGoesWithTheLastWaiterOfItsID(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, id := redistest.Name(t), primitives.WithOwner("somebody:1")
-		held := Acquire(t, t.Context(), NewClient(t, s.Client(t)).FairLock(name))
-		viewer := NewClient(t, s.Client(t)).FairLock(name)
-		var waiting []<-chan Result
+		held := fixture.Acquire(t, t.Context(), fixture.NewClient(t, s.Client(t)).FairLock(name))
+		viewer := fixture.NewClient(t, s.Client(t)).FairLock(name)
+		var waiting []<-chan fixture.Result
 		var stops []context.CancelFunc
 		for range 2 {
-			c := NewClient(t, s.Client(t))
+			c := fixture.NewClient(t, s.Client(t))
 			ctx, stop := context.WithCancel(t.Context())
-			waiting = append(waiting, StartAcquire(ctx, c.FairLock(name), id))
-			AwaitWaiters(t, c, 1)
-			AwaitFair(t, viewer, 1)
+			waiting = append(waiting, fixture.StartAcquire(ctx, c.FairLock(name), id))
+			fixture.AwaitWaiters(t, c, 1)
+			fixture.AwaitFair(t, viewer, 1)
 			stops = append(stops, stop)
 		}
 		time.Sleep(100 * time.Millisecond)
 		for i, stop := range stops {
 			stop()
-			require.ErrorIs(t, Await(t, waiting[i]).Err, context.Canceled)
+			require.ErrorIs(t, fixture.Await(t, waiting[i]).Err, context.Canceled)
 		}
-		AwaitFair(t, viewer, 0)
-		Release(t, held)
-		RequireClean(t, s, name)
+		fixture.AwaitFair(t, viewer, 0)
+		fixture.Release(t, held)
+		fixture.RequireClean(t, s, name)
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
@@ -212,7 +212,7 @@ func TestHandoffModel(t *testing.T) {
 						if released[id] && !doubtful[id] {
 							continue
 						}
-						require.NoError(t, ErrOf(kind.send(rdb, kind.acquire, id, "", kind.acquireArgs(id))))
+						require.NoError(t, fixture.ErrOf(kind.send(rdb, kind.acquire, id, "", kind.acquireArgs(id))))
 					} else {
 						next := rapid.SampledFrom(append(ids, "")).Draw(t, "next")
 						if next == id || (released[next] && !doubtful[next] && !released[id]) {
@@ -290,12 +290,12 @@ func TestReleaseHandsOffInOrder(t *testing.T) {
 		}},
 	} {
 		run := func(t *testing.T, s *redistest.Server, settle func()) (commands int64) {
-			c := NewClient(t, s.Client(t))
+			c := fixture.NewClient(t, s.Client(t))
 			acquire, err := kind.of(t, c, "l")
 			require.NoError(t, err)
 			hold, err := acquire(t.Context())
 			require.NoError(t, err)
-			Release(t, hold) // loads the scripts
+			fixture.Release(t, hold) // loads the scripts
 			hold, err = acquire(t.Context())
 			require.NoError(t, err)
 
@@ -311,11 +311,11 @@ func TestReleaseHandsOffInOrder(t *testing.T) {
 					order, tokens = append(order, i), append(tokens, hold.Token())
 					assert.NoError(t, hold.Release(t.Context()))
 				})
-				AwaitWaiters(t, c, i+1)
+				fixture.AwaitWaiters(t, c, i+1)
 			}
 			settle()
 			before := redistest.Commands(t, s)
-			Release(t, hold)
+			fixture.Release(t, hold)
 			wg.Wait()
 			calls := redistest.Commands(t, s).Since(before)
 			require.Len(t, order, waiters)
@@ -323,7 +323,7 @@ func TestReleaseHandsOffInOrder(t *testing.T) {
 			if kind.name == "fenced" {
 				require.IsIncreasing(t, tokens)
 			}
-			RequireClean(t, s, "{l}", "redisson_lock_token:{l}")
+			fixture.RequireClean(t, s, "{l}", "redisson_lock_token:{l}")
 			return calls["evalsha"] + calls["eval"]
 		}
 		t.Run(kind.name+"/redis", func(t *testing.T) { run(t, redistest.Fresh(t), func() {}) })

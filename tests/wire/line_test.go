@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -26,7 +26,7 @@ func TestRedissonsUnlockWakesAClientInLine(t *testing.T) {
 		},
 		"two others have passed the lock on in a cohort": func(t *testing.T, l *primitives.Lock, free, seize func()) func() {
 			free()
-			hold := Acquire(t, t.Context(), l)
+			hold := fixture.Acquire(t, t.Context(), l)
 			passed := make(chan *primitives.Hold)
 			go func() {
 				hold, err := l.Acquire(t.Context())
@@ -35,7 +35,7 @@ func TestRedissonsUnlockWakesAClientInLine(t *testing.T) {
 			}()
 			synctest.Wait()
 			id := hold.ID()
-			Release(t, hold)
+			fixture.Release(t, hold)
 			hold = <-passed
 			require.Equal(t, id, hold.ID())
 			seize()
@@ -55,7 +55,7 @@ func TestRedissonsUnlockWakesAClientInLine(t *testing.T) {
 					require.NoError(t, rdb.PExpire(t.Context(), "l", time.Minute).Err())
 				}
 				lock := func() *primitives.Lock {
-					return NewClient(t, s.Client(t)).Lock("l", primitives.WithCohort(time.Minute))
+					return fixture.NewClient(t, s.Client(t)).Lock("l", primitives.WithCohort(time.Minute))
 				}
 				seize()
 				var stops []func()
@@ -80,7 +80,7 @@ func TestRedissonsUnlockWakesAClientInLine(t *testing.T) {
 				require.NoError(t, rdb.Publish(t.Context(), "redisson_lock__channel:{l}", "0").Err())
 				hold := <-waiting
 				require.Less(t, time.Since(began), 100*time.Millisecond)
-				Release(t, hold)
+				fixture.Release(t, hold)
 			})
 		})
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -303,7 +303,7 @@ func idOf(hold *primitives.Hold) string {
 // rwModelRun is one sequence of calls.
 type rwModelRun struct {
 	m      *rwModel
-	x      *RWTest
+	x      *fixture.RWTest
 	holds  []*rwModelHold
 	rw     *primitives.RWLock
 	fields int // in the hash, before the last action
@@ -329,11 +329,11 @@ func rwLockModel(t *rapid.T) {
 	c, err := primitives.New(rdb)
 	require.NoError(t, err)
 	defer func() {
-		CloseNow(c)
+		fixture.CloseNow(c)
 		require.NoError(t, rdb.Close())
 		s.Close()
 	}()
-	x := &RWTest{S: s, Rdb: rdb, C: c, Name: "n", RW: c.RWLock("n"), Channel: "redisson_rwlock:{n}"}
+	x := &fixture.RWTest{S: s, Rdb: rdb, C: c, Name: "n", RW: c.RWLock("n"), Channel: "redisson_rwlock:{n}"}
 	model := &rwModel{readers: map[string][]time.Time{}, owners: map[string][]*rwModelOwnership{}}
 	r := &rwModelRun{m: model, x: x, rw: x.RW}
 	t.Repeat(map[string]func(*rapid.T){
@@ -569,7 +569,7 @@ func (r *rwModelRun) check(t *rapid.T) {
 	}
 }
 
-func (r *rwModelRun) drawRedisson(t *rapid.T) *RedissonThread {
+func (r *rwModelRun) drawRedisson(t *rapid.T) *fixture.RedissonThread {
 	return r.x.Redisson(rapid.IntRange(1, 2).Draw(t, "thread"))
 }
 

@@ -8,14 +8,14 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/scripts"
 )
 
 // rwTurns sends the commands of clients that share a read-write lock. Each has one request, with
 // the client's name as its id.
 type rwTurns struct {
-	*RWTest
+	*fixture.RWTest
 	by   scripts.Sender
 	took map[string]bool // clients that were noted
 }
@@ -27,7 +27,7 @@ const (
 
 func onTurns(t *testing.T, f func(t *testing.T, x *rwTurns)) {
 	t.Helper()
-	RWBubble(t, func(t *testing.T, x *RWTest) {
+	fixture.RWBubble(t, func(t *testing.T, x *fixture.RWTest) {
 		run := scripts.NewRunner(x.Rdb, 0)
 		f(t, &rwTurns{x, run.Sender(), map[string]bool{}})
 		run.Close()

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
@@ -23,7 +23,7 @@ func TestRWLockWireFormat(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
 		name string
-		run  func(t *testing.T, x *RWTest)
+		run  func(t *testing.T, x *fixture.RWTest)
 	}{
 		{"reader", testWireReader},
 		{"many readers", testWireManyReaders},
@@ -37,11 +37,11 @@ func TestRWLockWireFormat(t *testing.T) {
 		{"claim of a waiting writer", testWireWriterClaim},
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, network := range Networks {
+		for _, network := range fixture.Networks {
 			t.Run(network.Name, func(t *testing.T) {
 				for _, tt := range cases {
 					t.Run(tt.name, func(t *testing.T) {
-						tt.run(t, OnRWNamed(t, s, network.Open(t, s), redistest.Name(t)))
+						tt.run(t, fixture.OnRWNamed(t, s, network.Open(t, s), redistest.Name(t)))
 					})
 				}
 			})
@@ -50,54 +50,55 @@ func TestRWLockWireFormat(t *testing.T) {
 }
 
 // testWireReader: each read hold has a timeout key, and the hash lives as long as the longest one.
-func testWireReader(t *testing.T, x *RWTest) {
+func testWireReader(t *testing.T, x *fixture.RWTest) {
 	ctx := t.Context()
-	a := Acquire(t, ctx, x.RW.Reader(), primitives.WithLease(20*time.Second))
-	x.RequireState(t, Reads(a.ID(), 1))
+	a := fixture.Acquire(t, ctx, x.RW.Reader(), primitives.WithLease(20*time.Second))
+	x.RequireState(t, fixture.Reads(a.ID(), 1))
 	x.RequireTTL(t, x.Name, 20*time.Second)
 	x.RequireTTL(t, x.TimeoutKey(a.ID(), 1), 20*time.Second)
-	in := Acquire(t, a.Context(), x.RW.Reader(), primitives.WithLease(30*time.Second)) // a renewal would set both keys
+	// A renewal would set both keys.
+	in := fixture.Acquire(t, a.Context(), x.RW.Reader(), primitives.WithLease(30*time.Second))
 	require.Equal(t, a.ID(), in.ID())
 	require.Equal(t, 2, in.Depth())
-	x.RequireState(t, Reads(a.ID(), 2))
+	x.RequireState(t, fixture.Reads(a.ID(), 2))
 	x.RequireTTL(t, x.Name, 30*time.Second)
 	x.RequireTTL(t, x.TimeoutKey(a.ID(), 1), 20*time.Second)
 	x.RequireTTL(t, x.TimeoutKey(a.ID(), 2), 30*time.Second)
-	Release(t, a)
-	x.RequireState(t, Reads(a.ID(), 1))
+	fixture.Release(t, a)
+	x.RequireState(t, fixture.Reads(a.ID(), 1))
 	x.RequireTTL(t, x.TimeoutKey(a.ID(), 1), 30*time.Second)
-	b := Acquire(t, ctx, x.RW.Reader(), primitives.WithLease(time.Minute))
-	x.RequireState(t, MergeStates(Reads(a.ID(), 1), Reads(b.ID(), 1)))
+	b := fixture.Acquire(t, ctx, x.RW.Reader(), primitives.WithLease(time.Minute))
+	x.RequireState(t, fixture.MergeStates(fixture.Reads(a.ID(), 1), fixture.Reads(b.ID(), 1)))
 	x.RequireTTL(t, x.Name, time.Minute)
-	Release(t, b)
-	x.RequireState(t, Reads(a.ID(), 1))
+	fixture.Release(t, b)
+	x.RequireState(t, fixture.Reads(a.ID(), 1))
 	x.RequireTTL(t, x.Name, 30*time.Second)
 	require.NoError(t, in.Extend(ctx, time.Hour))
 	x.RequireTTL(t, x.Name, time.Hour)
 	x.RequireTTL(t, x.TimeoutKey(a.ID(), 1), time.Hour)
 	require.NoError(t, in.Check(ctx))
-	require.ErrorIs(t, ErrOf(x.RW.Writer().TryAcquire(ctx)), primitives.ErrNotAcquired)
-	x.RequireState(t, Reads(a.ID(), 1)) // a refused attempt publishes nothing
-	Release(t, in)
+	require.ErrorIs(t, fixture.ErrOf(x.RW.Writer().TryAcquire(ctx)), primitives.ErrNotAcquired)
+	x.RequireState(t, fixture.Reads(a.ID(), 1)) // a refused attempt publishes nothing
+	fixture.Release(t, in)
 	x.RequireState(t, nil, "0")
 }
 
 // testWireManyReaders: the hash lives as long as the longest remaining reader, however many there
 // are.
-func testWireManyReaders(t *testing.T, x *RWTest) {
+func testWireManyReaders(t *testing.T, x *fixture.RWTest) {
 	ctx := t.Context()
-	long := Acquire(t, ctx, x.RW.Reader(), primitives.WithLease(time.Hour))
-	want := Reads(long.ID(), 1)
+	long := fixture.Acquire(t, ctx, x.RW.Reader(), primitives.WithLease(time.Hour))
+	want := fixture.Reads(long.ID(), 1)
 	var others []*primitives.Hold
 	for range 7 {
-		other := Acquire(t, ctx, x.RW.Reader(), primitives.WithLease(time.Minute))
-		others, want = append(others, other), MergeStates(want, Reads(other.ID(), 1))
+		other := fixture.Acquire(t, ctx, x.RW.Reader(), primitives.WithLease(time.Minute))
+		others, want = append(others, other), fixture.MergeStates(want, fixture.Reads(other.ID(), 1))
 	}
 	x.RequireState(t, want)
 	x.RequireTTL(t, x.Name, time.Hour)
 	release := func(hold *primitives.Hold) {
 		t.Helper()
-		Release(t, hold)
+		fixture.Release(t, hold)
 		delete(want, hold.ID())
 		delete(want, hold.ID()+"#1")
 		x.RequireState(t, want)
@@ -109,182 +110,185 @@ func testWireManyReaders(t *testing.T, x *RWTest) {
 		x.RequireTTL(t, x.Name, time.Minute)
 		release(other)
 	}
-	Release(t, others[6])
+	fixture.Release(t, others[6])
 	x.RequireState(t, nil, "0")
 }
 
 // testWireWriter: the hash carries the writer's TTL, and nested holds are counted in its field.
-func testWireWriter(t *testing.T, x *RWTest) {
+func testWireWriter(t *testing.T, x *fixture.RWTest) {
 	ctx := t.Context()
-	a := Acquire(t, ctx, x.RW.Writer())
-	x.RequireState(t, Writes(a.ID(), 1))
+	a := fixture.Acquire(t, ctx, x.RW.Writer())
+	x.RequireState(t, fixture.Writes(a.ID(), 1))
 	x.RequireTTL(t, x.Name, 30*time.Second)
-	in := Acquire(t, a.Context(), x.RW.Writer(), primitives.WithLease(time.Minute))
-	x.RequireState(t, Writes(a.ID(), 2))
+	in := fixture.Acquire(t, a.Context(), x.RW.Writer(), primitives.WithLease(time.Minute))
+	x.RequireState(t, fixture.Writes(a.ID(), 2))
 	x.RequireTTL(t, x.Name, time.Minute)
 	require.NoError(t, in.Extend(ctx, time.Hour))
 	x.RequireTTL(t, x.Name, time.Hour)
 	require.NoError(t, in.Check(ctx))
-	Release(t, in)
-	x.RequireState(t, Writes(a.ID(), 1))
-	Release(t, a)
+	fixture.Release(t, in)
+	x.RequireState(t, fixture.Writes(a.ID(), 1))
+	fixture.Release(t, a)
 	x.RequireState(t, nil, "1")
 }
 
 // testWireDowngrade: the writer's id also counts as a reader, which stays when the writer leaves.
-func testWireDowngrade(t *testing.T, x *RWTest) {
+func testWireDowngrade(t *testing.T, x *fixture.RWTest) {
 	ctx := t.Context()
-	w := Acquire(t, ctx, x.RW.Writer(), primitives.WithLease(time.Minute))
-	r := Acquire(t, context.WithoutCancel(w.Context()), x.RW.Reader())
+	w := fixture.Acquire(t, ctx, x.RW.Writer(), primitives.WithLease(time.Minute))
+	r := fixture.Acquire(t, context.WithoutCancel(w.Context()), x.RW.Reader())
 	require.Equal(t, w.ID(), r.ID())
 	require.Equal(t, 2, r.Depth())
-	x.RequireState(t, MergeStates(Writes(w.ID(), 1), Reads(w.ID(), 1)))
-	sibling := Acquire(t, w.Context(), x.RW.Reader())
-	x.RequireState(t, MergeStates(Writes(w.ID(), 1), Reads(w.ID(), 2)))
-	Release(t, sibling)
-	x.RequireState(t, MergeStates(Writes(w.ID(), 1), Reads(w.ID(), 1)))
+	x.RequireState(t, fixture.MergeStates(fixture.Writes(w.ID(), 1), fixture.Reads(w.ID(), 1)))
+	sibling := fixture.Acquire(t, w.Context(), x.RW.Reader())
+	x.RequireState(t, fixture.MergeStates(fixture.Writes(w.ID(), 1), fixture.Reads(w.ID(), 2)))
+	fixture.Release(t, sibling)
+	x.RequireState(t, fixture.MergeStates(fixture.Writes(w.ID(), 1), fixture.Reads(w.ID(), 1)))
 	x.RequireTTL(t, x.Name, time.Minute)
-	Release(t, w)
-	x.RequireState(t, Reads(w.ID(), 1), "1")
+	fixture.Release(t, w)
+	x.RequireState(t, fixture.Reads(w.ID(), 1), "1")
 	x.RequireTTL(t, x.Name, 30*time.Second)
-	RequireLive(t, r.Context())
-	in := Acquire(t, r.Context(), x.RW.Reader())
+	fixture.RequireLive(t, r.Context())
+	in := fixture.Acquire(t, r.Context(), x.RW.Reader())
 	require.Equal(t, 3, in.Depth())
-	x.RequireState(t, Reads(w.ID(), 2))
-	Release(t, r, in)
+	x.RequireState(t, fixture.Reads(w.ID(), 2))
+	fixture.Release(t, r, in)
 	x.RequireState(t, nil, "0")
 }
 
-func testWireReadReleasedBeforeWrite(t *testing.T, x *RWTest) {
+func testWireReadReleasedBeforeWrite(t *testing.T, x *fixture.RWTest) {
 	ctx := t.Context()
-	w := Acquire(t, ctx, x.RW.Writer())
-	Release(t, Acquire(t, w.Context(), x.RW.Reader()))
-	x.RequireState(t, Writes(w.ID(), 1))
-	Release(t, w)
+	w := fixture.Acquire(t, ctx, x.RW.Writer())
+	fixture.Release(t, fixture.Acquire(t, w.Context(), x.RW.Reader()))
+	x.RequireState(t, fixture.Writes(w.ID(), 1))
+	fixture.Release(t, w)
 	x.RequireState(t, nil, "1")
 }
 
 // testWireOwners: holds of one owner share its id and are counted.
-func testWireOwners(t *testing.T, x *RWTest) {
+func testWireOwners(t *testing.T, x *fixture.RWTest) {
 	ctx := t.Context()
 	opt := primitives.WithOwner("o")
-	a, b := Acquire(t, ctx, x.RW.Reader(), opt), Acquire(t, ctx, x.RW.Reader(), opt)
-	x.RequireState(t, Reads("o", 2))
-	Release(t, a)
-	x.RequireState(t, Reads("o", 1))
-	Release(t, b)
+	a, b := fixture.Acquire(t, ctx, x.RW.Reader(), opt), fixture.Acquire(t, ctx, x.RW.Reader(), opt)
+	x.RequireState(t, fixture.Reads("o", 2))
+	fixture.Release(t, a)
+	x.RequireState(t, fixture.Reads("o", 1))
+	fixture.Release(t, b)
 	x.RequireState(t, nil, "0")
-	w, v := Acquire(t, ctx, x.RW.Writer(), opt), Acquire(t, ctx, x.RW.Writer(), opt)
-	x.RequireState(t, Writes("o", 2))
-	a = Acquire(t, ctx, x.RW.Reader(), opt)
-	x.RequireState(t, MergeStates(Writes("o", 2), Reads("o", 1)))
-	Release(t, w)
-	x.RequireState(t, MergeStates(Writes("o", 1), Reads("o", 1)))
-	Release(t, v)
-	x.RequireState(t, Reads("o", 1), "1")
-	Release(t, a)
+	w, v := fixture.Acquire(t, ctx, x.RW.Writer(), opt), fixture.Acquire(t, ctx, x.RW.Writer(), opt)
+	x.RequireState(t, fixture.Writes("o", 2))
+	a = fixture.Acquire(t, ctx, x.RW.Reader(), opt)
+	x.RequireState(t, fixture.MergeStates(fixture.Writes("o", 2), fixture.Reads("o", 1)))
+	fixture.Release(t, w)
+	x.RequireState(t, fixture.MergeStates(fixture.Writes("o", 1), fixture.Reads("o", 1)))
+	fixture.Release(t, v)
+	x.RequireState(t, fixture.Reads("o", 1), "1")
+	fixture.Release(t, a)
 	x.RequireState(t, nil, "0")
 }
 
 // testWireReaderByID: Adopt replaces the id and ends the former hold.
-func testWireReaderByID(t *testing.T, x *RWTest) {
+func testWireReaderByID(t *testing.T, x *fixture.RWTest) {
 	ctx := t.Context()
-	a := Acquire(t, ctx, x.RW.Reader())
-	Acquire(t, a.Context(), x.RW.Reader())
-	b := Adopt(t, x.RW.Reader(), a.ID(), primitives.WithLease(time.Minute))
+	a := fixture.Acquire(t, ctx, x.RW.Reader())
+	fixture.Acquire(t, a.Context(), x.RW.Reader())
+	b := fixture.Adopt(t, x.RW.Reader(), a.ID(), primitives.WithLease(time.Minute))
 	require.NotEqual(t, a.ID(), b.ID())
-	x.RequireState(t, Reads(b.ID(), 2))
+	x.RequireState(t, fixture.Reads(b.ID(), 2))
 	x.RequireTTL(t, x.Name, time.Minute)
 	require.ErrorIs(t, a.Check(ctx), primitives.ErrLost)
-	c := Adopt(t, x.RW.Reader(), b.ID(), primitives.WithLease(20*time.Second))
-	x.RequireState(t, Reads(c.ID(), 2))
+	c := fixture.Adopt(t, x.RW.Reader(), b.ID(), primitives.WithLease(20*time.Second))
+	x.RequireState(t, fixture.Reads(c.ID(), 2))
 	x.RequireTTL(t, x.Name, 20*time.Second)
 	require.NoError(t, x.RW.Reader().ReleaseID(ctx, c.ID()))
-	x.RequireState(t, Reads(c.ID(), 1))
+	x.RequireState(t, fixture.Reads(c.ID(), 1))
 	require.ErrorIs(t, x.RW.Writer().ReleaseID(ctx, c.ID()), primitives.ErrNotHeld)
-	Release(t, c)
+	fixture.Release(t, c)
 	x.RequireState(t, nil, "0")
 	require.ErrorIs(t, x.RW.Reader().ReleaseID(ctx, c.ID()), primitives.ErrNotHeld)
-	require.ErrorIs(t, ErrOf(x.RW.Reader().Adopt(ctx, c.ID())), primitives.ErrNotHeld)
+	require.ErrorIs(t, fixture.ErrOf(x.RW.Reader().Adopt(ctx, c.ID())), primitives.ErrNotHeld)
 }
 
-func testWireWriterByID(t *testing.T, x *RWTest) {
+func testWireWriterByID(t *testing.T, x *fixture.RWTest) {
 	ctx := t.Context()
-	w := Acquire(t, ctx, x.RW.Writer())
-	Acquire(t, w.Context(), x.RW.Writer())
-	r := Acquire(t, w.Context(), x.RW.Reader())
-	require.ErrorIs(t, ErrOf(x.RW.Reader().Adopt(ctx, w.ID())), primitives.ErrUnsupported)
-	v := Adopt(t, x.RW.Writer(), w.ID())
-	x.RequireState(t, Writes(v.ID(), 2))
+	w := fixture.Acquire(t, ctx, x.RW.Writer())
+	fixture.Acquire(t, w.Context(), x.RW.Writer())
+	r := fixture.Acquire(t, w.Context(), x.RW.Reader())
+	require.ErrorIs(t, fixture.ErrOf(x.RW.Reader().Adopt(ctx, w.ID())), primitives.ErrUnsupported)
+	v := fixture.Adopt(t, x.RW.Writer(), w.ID())
+	x.RequireState(t, fixture.Writes(v.ID(), 2))
 	require.ErrorIs(t, r.Check(ctx), primitives.ErrLost)
 	require.ErrorIs(t, w.Check(ctx), primitives.ErrLost)
 	require.NoError(t, x.RW.Writer().ReleaseID(ctx, v.ID()))
-	x.RequireState(t, Writes(v.ID(), 1))
+	x.RequireState(t, fixture.Writes(v.ID(), 1))
 	require.NoError(t, x.RW.Writer().ReleaseID(ctx, v.ID()))
 	x.RequireState(t, nil, "1")
 	require.ErrorIs(t, v.Release(ctx), primitives.ErrLost)
 }
 
 // testWireForceRelease: each side releases its own holders only.
-func testWireForceRelease(t *testing.T, x *RWTest) {
+func testWireForceRelease(t *testing.T, x *fixture.RWTest) {
 	ctx := t.Context()
 	force := func(l *primitives.Lock, want bool) {
 		t.Helper()
-		held := ForceRelease(t, l)
+		held := fixture.ForceRelease(t, l)
 		require.Equal(t, want, held)
 	}
 	force(x.RW.Reader(), false)
 	force(x.RW.Writer(), false)
 	x.RequireState(t, nil)
-	a := Acquire(t, ctx, x.RW.Reader())
-	Acquire(t, ctx, x.RW.Reader())
+	a := fixture.Acquire(t, ctx, x.RW.Reader())
+	fixture.Acquire(t, ctx, x.RW.Reader())
 	force(x.RW.Writer(), false)
 	force(x.RW.Reader(), true)
 	x.RequireState(t, nil, "0")
 	require.ErrorIs(t, a.Release(ctx), primitives.ErrLost)
-	w := Acquire(t, ctx, x.RW.Writer())
-	Acquire(t, w.Context(), x.RW.Reader())
+	w := fixture.Acquire(t, ctx, x.RW.Writer())
+	fixture.Acquire(t, w.Context(), x.RW.Reader())
 	force(x.RW.Reader(), true)
-	x.RequireState(t, Writes(w.ID(), 1))
+	x.RequireState(t, fixture.Writes(w.ID(), 1))
 	force(x.RW.Reader(), false)
-	Acquire(t, w.Context(), x.RW.Reader())
+	fixture.Acquire(t, w.Context(), x.RW.Reader())
 	force(x.RW.Writer(), true)
-	x.RequireState(t, Reads(w.ID(), 1), "1")
+	x.RequireState(t, fixture.Reads(w.ID(), 1), "1")
 	require.ErrorIs(t, w.Release(ctx), primitives.ErrLost)
 	force(x.RW.Reader(), true)
 	x.RequireState(t, nil, "0")
 }
 
 // testWireWriterClaim: the claim of a waiting writer keeps new readers out, but not nested ones.
-func testWireWriterClaim(t *testing.T, x *RWTest) {
+func testWireWriterClaim(t *testing.T, x *fixture.RWTest) {
 	ctx := t.Context()
 	claim := "redlatch_rwlock_claim:{" + x.Name + "}"
-	r := Acquire(t, ctx, x.RW.Reader())
+	r := fixture.Acquire(t, ctx, x.RW.Reader())
 	cancelled, cancel := context.WithCancel(ctx)
-	w := StartAcquire(cancelled, x.RW.Writer())
-	redistest.WaitFor(t, Soon, func() bool { return x.Rdb.Exists(ctx, claim).Val() == 1 }, "the writer claims")
+	w := fixture.StartAcquire(cancelled, x.RW.Writer())
+	redistest.WaitFor(t, fixture.Soon, func() bool { return x.Rdb.Exists(ctx, claim).Val() == 1 }, "the writer claims")
 	x.RequireTTL(t, claim, 2500*time.Millisecond)
 	_, err := x.Other(t).Reader().TryAcquire(ctx)
 	require.ErrorIs(t, err, primitives.ErrNotAcquired, "a reader waits behind a waiting writer")
-	require.ErrorIs(t, ErrOf(x.Other(t).Reader().TryAcquire(ctx, primitives.WithOwner("o"))), primitives.ErrNotAcquired)
-	in := Acquire(t, r.Context(), x.RW.Reader())
-	x.RequireState(t, Reads(r.ID(), 2))
-	Release(t, in)
+	require.ErrorIs(t, fixture.ErrOf(x.Other(t).Reader().TryAcquire(ctx, primitives.WithOwner("o"))),
+		primitives.ErrNotAcquired)
+	in := fixture.Acquire(t, r.Context(), x.RW.Reader())
+	x.RequireState(t, fixture.Reads(r.ID(), 2))
+	fixture.Release(t, in)
 	require.True(t, x.Redisson(1).ReadLock(t, time.Minute), "Redisson does not know claims")
 	x.Redisson(1).ReadUnlock(t)
 	cancel()
-	require.ErrorIs(t, Await(t, w).Err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, fixture.Await(t, w).Err, primitives.ErrNotAcquired)
 	// The call waits for the withdrawal for a moment only. The message below shows that the claim
 	// has not just expired.
-	redistest.WaitFor(t, Soon, func() bool { return x.Rdb.Exists(ctx, claim).Val() == 0 }, "the claim is withdrawn")
-	x.RequireState(t, Reads(r.ID(), 1), "1")
-	w = StartAcquire(ctx, x.RW.Writer())
-	redistest.WaitFor(t, Soon, func() bool { return x.Rdb.Exists(ctx, claim).Val() == 1 }, "the writer claims again")
-	Release(t, r)
-	got := AwaitHold(t, w)
-	x.RequireState(t, Writes(got.ID(), 1), "0")
+	redistest.WaitFor(t, fixture.Soon, func() bool { return x.Rdb.Exists(ctx, claim).Val() == 0 },
+		"the claim is withdrawn")
+	x.RequireState(t, fixture.Reads(r.ID(), 1), "1")
+	w = fixture.StartAcquire(ctx, x.RW.Writer())
+	redistest.WaitFor(t, fixture.Soon, func() bool { return x.Rdb.Exists(ctx, claim).Val() == 1 },
+		"the writer claims again")
+	fixture.Release(t, r)
+	got := fixture.AwaitHold(t, w)
+	x.RequireState(t, fixture.Writes(got.ID(), 1), "0")
 	require.Zero(t, x.Rdb.Exists(ctx, claim).Val())
-	Release(t, got)
+	fixture.Release(t, got)
 	x.RequireState(t, nil, "1")
 }
 
@@ -292,9 +296,9 @@ func testWireWriterClaim(t *testing.T, x *RWTest) {
 // Another acquisition still reads with that id.
 func TestRWLockLateCopyOfAConfirmedCount(t *testing.T) {
 	t.Parallel()
-	EachRW(t, func(t *testing.T, x *RWTest) {
+	fixture.EachRW(t, func(t *testing.T, x *fixture.RWTest) {
 		ctx := t.Context()
-		shared := Acquire(t, ctx, x.RW.Reader(), primitives.WithOwner("o"))
+		shared := fixture.Acquire(t, ctx, x.RW.Reader(), primitives.WithOwner("o"))
 		run := scripts.NewRunner(x.Rdb, 0)
 		defer run.Close()
 		memory := "redisson_unlock_latch:{" + x.Name + "}:released"
@@ -310,22 +314,22 @@ func TestRWLockLateCopyOfAConfirmedCount(t *testing.T) {
 		}
 		require.NoError(t, x.Rdb.Set(ctx, memory, "2", time.Minute).Err())
 		require.Zero(t, confirm())
-		x.RequireState(t, Reads("o", 1))
+		x.RequireState(t, fixture.Reads("o", 1))
 		require.NoError(t, x.Rdb.Del(ctx, memory).Err())
 		require.EqualValues(t, 1, confirm(), "without the release it counts")
-		x.RequireState(t, Reads("o", 2))
-		Release(t, shared)
+		x.RequireState(t, fixture.Reads("o", 2))
+		fixture.Release(t, shared)
 	})
 }
 
 // A reader whose field is no count is data of another program.
 func TestRWLockForeignCountOfAReader(t *testing.T) {
 	t.Parallel()
-	EachRW(t, func(t *testing.T, x *RWTest) {
+	fixture.EachRW(t, func(t *testing.T, x *fixture.RWTest) {
 		ctx := t.Context()
-		Acquire(t, ctx, x.RW.Reader(), primitives.WithOwner("o"))
+		fixture.Acquire(t, ctx, x.RW.Reader(), primitives.WithOwner("o"))
 		require.NoError(t, x.Rdb.HSet(ctx, x.Name, "o", "1.5").Err())
-		require.ErrorIs(t, ErrOf(x.RW.Reader().TryAcquire(ctx, primitives.WithOwner("o"))), primitives.ErrForeign)
+		require.ErrorIs(t, fixture.ErrOf(x.RW.Reader().TryAcquire(ctx, primitives.WithOwner("o"))), primitives.ErrForeign)
 		require.Equal(t, "1.5", x.Rdb.HGet(ctx, x.Name, "o").Val())
 	})
 }
@@ -344,10 +348,10 @@ func TestRWLockReleaseCostWithManyReaders(t *testing.T) {
 		commands int64
 	}
 	perRelease := func(readers int, others, lease time.Duration, releases int) cost {
-		x := OnRW(t, s)
+		x := fixture.OnRW(t, s)
 		holds := make([]*primitives.Hold, releases)
 		for i := range holds {
-			holds[i] = Acquire(t, t.Context(), x.RW.Reader(), primitives.WithLease(time.Hour))
+			holds[i] = fixture.Acquire(t, t.Context(), x.RW.Reader(), primitives.WithLease(time.Hour))
 		}
 		// Write the other readers as Redisson does. PExpireAt makes equal leases end in the same
 		// millisecond.
@@ -363,9 +367,9 @@ func TestRWLockReleaseCostWithManyReaders(t *testing.T) {
 			pipe.PExpireAt(t.Context(), x.TimeoutKey(hold.ID(), 1), now.Add(lease))
 		}
 		pipe.PExpireAt(t.Context(), x.Name, now.Add(max(others, lease)))
-		require.NoError(t, ErrOf(pipe.Exec(t.Context())))
+		require.NoError(t, fixture.ErrOf(pipe.Exec(t.Context())))
 		require.NoError(t, rdb.ConfigResetStat(t.Context()).Err())
-		Release(t, holds...)
+		fixture.Release(t, holds...)
 		n := time.Duration(len(holds))
 		return cost{usec(t, rdb, "evalsha") / n, redistest.Commands(t, s).Total() / int64(n)}
 	}
@@ -406,7 +410,7 @@ func TestRWLockInteroperatesWithRedisson(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
-		run  func(t *testing.T, x *RWTest, redisson *RedissonThread)
+		run  func(t *testing.T, x *fixture.RWTest, redisson *fixture.RedissonThread)
 	}{
 		{"readers release in either order", testRedissonReaders},
 		{"each nested reader has a timeout key", testRedissonNestedReader},
@@ -417,7 +421,7 @@ func TestRWLockInteroperatesWithRedisson(t *testing.T) {
 		{"a reader whose timeout key is gone is lost", testRedissonTakesFromExpiredReader},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			EachRW(t, func(t *testing.T, x *RWTest) {
+			fixture.EachRW(t, func(t *testing.T, x *fixture.RWTest) {
 				x.RequireState(t, nil) // subscribes
 				tt.run(t, x, x.Redisson(1))
 			})
@@ -425,18 +429,18 @@ func TestRWLockInteroperatesWithRedisson(t *testing.T) {
 	}
 }
 
-func testRedissonReaders(t *testing.T, x *RWTest, redisson *RedissonThread) {
+func testRedissonReaders(t *testing.T, x *fixture.RWTest, redisson *fixture.RedissonThread) {
 	ctx, reader := t.Context(), x.RW.Reader()
 	require.True(t, redisson.ReadLock(t, 20*time.Second))
-	a := Acquire(t, ctx, reader, primitives.WithLease(time.Minute))
-	x.RequireState(t, MergeStates(Reads(redisson.ID, 1), Reads(a.ID(), 1)))
+	a := fixture.Acquire(t, ctx, reader, primitives.WithLease(time.Minute))
+	x.RequireState(t, fixture.MergeStates(fixture.Reads(redisson.ID, 1), fixture.Reads(a.ID(), 1)))
 	redisson.ReadUnlock(t)
-	x.RequireState(t, Reads(a.ID(), 1))
+	x.RequireState(t, fixture.Reads(a.ID(), 1))
 	x.RequireTTL(t, x.Name, time.Minute)
 	require.True(t, redisson.ReadLock(t, 20*time.Second))
 	require.True(t, redisson.ReadLock(t, 15*time.Second))
-	Release(t, a)
-	x.RequireState(t, Reads(redisson.ID, 2))
+	fixture.Release(t, a)
+	x.RequireState(t, fixture.Reads(redisson.ID, 2))
 	x.RequireTTL(t, x.Name, 20*time.Second)
 	redisson.ReadUnlock(t)
 	redisson.ReadUnlock(t)
@@ -444,76 +448,76 @@ func testRedissonReaders(t *testing.T, x *RWTest, redisson *RedissonThread) {
 }
 
 // Redisson's readUnlock looks for a timeout key of each hold.
-func testRedissonNestedReader(t *testing.T, x *RWTest, redisson *RedissonThread) {
+func testRedissonNestedReader(t *testing.T, x *fixture.RWTest, redisson *fixture.RedissonThread) {
 	ctx, reader := t.Context(), x.RW.Reader()
-	a := Acquire(t, ctx, reader)
-	in := Acquire(t, a.Context(), reader)
+	a := fixture.Acquire(t, ctx, reader)
+	in := fixture.Acquire(t, a.Context(), reader)
 	require.True(t, redisson.ReadLock(t, 20*time.Second))
-	Release(t, a)
+	fixture.Release(t, a)
 	redisson.ReadUnlock(t)
-	x.RequireState(t, Reads(a.ID(), 1))
-	Release(t, in)
+	x.RequireState(t, fixture.Reads(a.ID(), 1))
+	fixture.Release(t, in)
 	x.RequireState(t, nil, "0")
 }
 
-func testRedissonSharedID(t *testing.T, x *RWTest, redisson *RedissonThread) {
+func testRedissonSharedID(t *testing.T, x *fixture.RWTest, redisson *fixture.RedissonThread) {
 	ctx, reader := t.Context(), x.RW.Reader()
 	require.True(t, redisson.ReadLock(t, 20*time.Second))
-	shared := Acquire(t, ctx, reader, primitives.WithOwner(redisson.ID))
-	x.RequireState(t, Reads(redisson.ID, 2))
+	shared := fixture.Acquire(t, ctx, reader, primitives.WithOwner(redisson.ID))
+	x.RequireState(t, fixture.Reads(redisson.ID, 2))
 	redisson.ReadUnlock(t)
-	x.RequireState(t, Reads(redisson.ID, 1))
+	x.RequireState(t, fixture.Reads(redisson.ID, 1))
 	require.NoError(t, shared.Check(ctx))
-	Release(t, shared)
+	fixture.Release(t, shared)
 	x.RequireState(t, nil, "0")
 }
 
 // Redisson leaves the writer's TTL on the hash after a downgrade.
-func testRedissonDowngrade(t *testing.T, x *RWTest, redisson *RedissonThread) {
+func testRedissonDowngrade(t *testing.T, x *fixture.RWTest, redisson *fixture.RedissonThread) {
 	ctx, reader := t.Context(), x.RW.Reader()
 	require.True(t, redisson.WriteLock(t, time.Hour))
 	require.True(t, redisson.ReadLock(t, 20*time.Second))
 	redisson.WriteUnlock(t)
 	x.RequireTTL(t, x.Name, time.Hour)
-	Release(t, Acquire(t, ctx, reader))
-	x.RequireState(t, Reads(redisson.ID, 1))
+	fixture.Release(t, fixture.Acquire(t, ctx, reader))
+	x.RequireState(t, fixture.Reads(redisson.ID, 1))
 	x.RequireTTL(t, x.Name, 20*time.Second)
 	redisson.ReadUnlock(t)
 	x.RequireState(t, nil, "0")
 }
 
-func testRedissonExpiredReader(t *testing.T, x *RWTest, redisson *RedissonThread) {
+func testRedissonExpiredReader(t *testing.T, x *fixture.RWTest, redisson *fixture.RedissonThread) {
 	ctx, reader := t.Context(), x.RW.Reader()
 	require.True(t, redisson.ReadLock(t, 20*time.Second))
-	a := Acquire(t, ctx, reader)
+	a := fixture.Acquire(t, ctx, reader)
 	require.NoError(t, x.Rdb.Del(ctx, x.TimeoutKey(redisson.ID, 1)).Err())
-	Release(t, a)
+	fixture.Release(t, a)
 	x.RequireState(t, nil, "0")
 }
 
-func testRedissonWaiters(t *testing.T, x *RWTest, redisson *RedissonThread) {
+func testRedissonWaiters(t *testing.T, x *fixture.RWTest, redisson *fixture.RedissonThread) {
 	ctx, reader := t.Context(), x.RW.Reader()
 	require.True(t, redisson.WriteLock(t, time.Minute))
-	waiting := []<-chan Result{StartAcquire(ctx, reader)}
+	waiting := []<-chan fixture.Result{fixture.StartAcquire(ctx, reader)}
 	for range 3 {
-		waiting = append(waiting, StartAcquire(ctx, reader))
+		waiting = append(waiting, fixture.StartAcquire(ctx, reader))
 	}
 	x.AwaitWaiter(t)
 	redisson.WriteUnlock(t)
 	for _, w := range waiting {
-		got := AwaitHold(t, w)
-		defer Release(t, got)
+		got := fixture.AwaitHold(t, w)
+		defer fixture.Release(t, got)
 	}
 	require.False(t, redisson.WriteLock(t, time.Minute))
-	w := StartAcquire(ctx, x.RW.Writer(), primitives.WithWait(50*time.Millisecond))
-	require.ErrorIs(t, Await(t, w).Err, primitives.ErrNotAcquired)
+	w := fixture.StartAcquire(ctx, x.RW.Writer(), primitives.WithWait(50*time.Millisecond))
+	require.ErrorIs(t, fixture.Await(t, w).Err, primitives.ErrNotAcquired)
 }
 
 // A readUnlock by Redisson deletes the lock although a reader without a timeout key is in it.
-func testRedissonTakesFromExpiredReader(t *testing.T, x *RWTest, redisson *RedissonThread) {
+func testRedissonTakesFromExpiredReader(t *testing.T, x *fixture.RWTest, redisson *fixture.RedissonThread) {
 	ctx := t.Context()
-	b := Acquire(t, ctx, x.RW.Reader())
+	b := fixture.Acquire(t, ctx, x.RW.Reader())
 	require.NoError(t, x.Rdb.Del(ctx, x.TimeoutKey(b.ID(), 1)).Err())
 	require.ErrorIs(t, b.Check(ctx), primitives.ErrLost)
-	RequireEnds(t, b.Context(), primitives.ErrLost)
+	fixture.RequireEnds(t, b.Context(), primitives.ErrLost)
 }
