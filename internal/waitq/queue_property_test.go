@@ -285,11 +285,11 @@ func (w *world) goOnReleasing(r *freeing) {
 	case s != nil:
 		w.on(Event{Kind: Answered, Who: &s.Waiter, Granted: r.granted && s.has})
 	case r.yields:
-		told := 0
+		ownMessages := 0
 		if r.action.HearsRelease {
-			told = 1
+			ownMessages = 1
 		}
-		w.on(Event{Kind: Yielded, Sent: r.sent, Others: r.receivers - told})
+		w.on(Event{Kind: Yielded, Sent: r.sent, Others: r.receivers - ownMessages})
 	}
 }
 

@@ -19,8 +19,11 @@ type script struct {
 	waiters map[string]*Waiter
 }
 
+// beginning is when each script begins.
+var beginning = time.Unix(1000, 0)
+
 func newScript(t *testing.T) *script {
-	s := &script{T: t, now: time.Unix(1000, 0), waiters: map[string]*Waiter{}}
+	s := &script{T: t, now: beginning, waiters: map[string]*Waiter{}}
 	s.q.TakeTurns = true
 	return s
 }
@@ -62,7 +65,7 @@ func (s *script) on(name string, e Event) string {
 			text += placeText(a.Place)
 		}
 		if a.HearsRelease {
-			text += " told"
+			text += ", will hear it"
 		}
 		said = append(said, text)
 	}
@@ -93,7 +96,7 @@ func placeText(p Place) string {
 // join makes waiters join, and lets the first see that its subscriptions are confirmed.
 func (s *script) join(names ...string) {
 	for _, name := range names {
-		s.on(name, Event{Kind: Joined, RetryAfter: -1})
+		s.on(name, joins(name).event)
 	}
 	for s.q.unsettled > 0 {
 		s.on(names[0], Event{Kind: Confirmed})
@@ -107,244 +110,432 @@ func (s *script) refuse(name string) string {
 	return s.on(name, Event{Kind: Tried, RetryAfter: -1, InLine: true, Since: 5})
 }
 
+// A step is what happens next in a case of TestWhatTheQueueSays.
+type step struct {
+	after time.Duration // since the step before
+	who   string        // the waiter, if the event is about one
+	event Event
+}
+
+func after(d time.Duration, s step) step {
+	s.after = d
+	return s
+}
+
+// What waiters do, and what their attempts find. The lease of another holder has no known end.
+func joins(who string) step { return step{who: who, event: Event{Kind: Joined, RetryAfter: -1}} }
+
+func tries(who string) step { return step{who: who, event: Event{Kind: Begins, InLine: true}} }
+
+func triesOutOfLine(who string) step { return step{who: who, event: Event{Kind: Begins}} }
+
+func isRefused(who string) step {
+	return step{who: who, event: Event{Kind: Tried, RetryAfter: -1, InLine: true}}
+}
+
+func isRefusedWithoutPlace(who string) step {
+	return step{who: who, event: Event{Kind: Tried, RetryAfter: -1}}
+}
+
+func isRefusedWith(who string, free int) step {
+	return step{who: who, event: Event{Kind: Tried, RetryAfter: -1, Free: free}}
+}
+
+func isRefusedBy(who, holder string) step {
+	return step{who: who, event: Event{Kind: Tried, RetryAfter: -1, InLine: true, Holder: holder}}
+}
+
+func isToldToBeQuiet(who string) step {
+	return step{who: who, event: Event{Kind: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}}
+}
+
+func attemptSaysNothing(who string) step {
+	return step{who: who, event: Event{Kind: Tried, RetryAfter: -1, GivesUp: true}}
+}
+
+func isGranted(who string) step { return isGrantedWith(who, 0) }
+
+func isGrantedWith(who string, free int) step {
+	return step{who: who, event: Event{Kind: Left, Granted: true, Free: free, RetryAfter: time.Minute}}
+}
+
+func givesUp(who string) step { return step{who: who, event: Event{Kind: Left}} }
+
+func givesUpDuringLease(who string) step {
+	return step{who: who, event: Event{Kind: Left, RetryAfter: time.Minute}}
+}
+
+// What became of an offer to a waiter.
+func offerWasGranted(who string) step {
+	return step{who: who, event: Event{Kind: Answered, Granted: true}}
+}
+
+func offerWasRefused(who string) step { return step{who: who, event: Event{Kind: Answered}} }
+
+func offerIsInDoubt(who string) step {
+	return step{who: who, event: Event{Kind: Answered, Doubt: true}}
+}
+
+// What the client and other clients do.
+var (
+	alarm      = step{event: Event{Kind: Alarm}}
+	heard      = step{event: Event{Kind: Heard}}
+	listen     = step{event: Event{Kind: Listen}}
+	ourTurn    = step{event: Event{Kind: OurTurn}}
+	othersTurn = step{event: Event{Kind: OthersTurn}}
+
+	release               = step{event: Event{Kind: Releasing, HandsOff: true, Permits: 1}}
+	releaseAfterTurn      = step{event: Event{Kind: Releasing, HandsOff: true, Permits: 1, HasHadTurn: true}}
+	releaseWithoutHandOff = step{event: Event{Kind: Releasing, Permits: 1}}
+)
+
+// othersWereTold is the reply to a release that was sent that long after the beginning.
+func othersWereTold(sent time.Duration) step {
+	return step{event: Event{Kind: Yielded, Sent: beginning.Add(sent), Others: 3}}
+}
+
 // Each case begins after waiters have joined, and the first has been refused twice.
 func TestWhatTheQueueSays(t *testing.T) {
+	const (
+		oneHolder   = false
+		manyHolders = true
+		nothing     = ""
+	)
 	type row struct {
-		at   time.Duration
-		who  string
-		e    Event
+		step step
 		want string
 	}
-	try := Event{Kind: Begins, InLine: true}
-	refused := Event{Kind: Tried, RetryAfter: -1, InLine: true}
-	granted := Event{Kind: Left, Granted: true, RetryAfter: time.Minute}
-	heard := Event{Kind: Heard}
-	release := Event{Kind: Releasing, HandsOff: true, Permits: 1}
-	over := Event{Kind: Releasing, HandsOff: true, Permits: 1, HasHadTurn: true}
-	yielded := Event{Kind: Yielded, Sent: newScript(t).now, Others: 3}
 	for _, tt := range []struct {
-		name string
-		wait string // who waits
-		many bool   // several may hold
-		rows []row
+		name        string
+		waiters     string
+		manyHolders bool
+		rows        []row
 	}{
-		{"a message is for the head alone", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "", heard, ""}, {0, "a", try, "try a place 7 since 5"},
+		{"a message is for the head alone", "a b", oneHolder, []row{
+			{heard, "wake a"},
+			{heard, nothing},
+			{tries("a"), "try a place 7 since 5"},
 		}},
-		{"a message during an attempt is a reason for the next one", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {0, "", heard, ""}, {0, "a", refused, ""},
-			{0, "a", try, "try a place 7 since 5"},
+		{"a message during an attempt is a reason for the next one", "a b", oneHolder, []row{
+			{heard, "wake a"},
+			{tries("a"), "try a place 7 since 5"},
+			{heard, nothing},
+			{isRefused("a"), nothing},
+			{tries("a"), "try a place 7 since 5"},
 		}},
-		{"a waiter that gives up passes its reason on", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", Event{Kind: Left}, "wake b"},
+		{"a waiter that gives up passes its reason on", "a b", oneHolder, []row{
+			{heard, "wake a"},
+			{givesUp("a"), "wake b"},
 		}},
-		{"an attempt that says nothing has not used its reason", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"},
-			{0, "a", Event{Kind: Tried, RetryAfter: -1, GivesUp: true}, ""}, {0, "a", Event{Kind: Left}, "wake b"},
+		{"an attempt that says nothing has not used its reason", "a b", oneHolder, []row{
+			{heard, "wake a"},
+			{tries("a"), "try a place 7 since 5"},
+			{attemptSaysNothing("a"), nothing},
+			{givesUp("a"), "wake b"},
 		}},
-		{"a waiter that is granted the lock needs no reason", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "", release, "offer a"}, {0, "a", Event{Kind: Answered, Granted: true}, "wake a"},
+		{"a waiter that is granted the lock needs no reason", "a b", oneHolder, []row{
+			{heard, "wake a"},
+			{release, "offer a"},
+			{offerWasGranted("a"), "wake a"},
 		}},
-		{"a waiter that is granted a permit leaves its reason to the next", "a b", true, []row{
-			{0, "", heard, "wake a"}, {0, "", release, "offer a"},
-			{0, "a", Event{Kind: Answered, Granted: true}, "wake a, wake b"},
+		{"a waiter that is granted a permit leaves its reason to the next", "a b", manyHolders, []row{
+			{heard, "wake a"},
+			{release, "offer a"},
+			{offerWasGranted("a"), "wake a, wake b"},
 		}},
-		{"a waiter without a reason leaves none", "a b", true, []row{
-			{0, "", release, "offer a"}, {0, "a", Event{Kind: Answered, Granted: true}, "wake a"},
+		{"a waiter without a reason leaves none", "a b", manyHolders, []row{
+			{release, "offer a"},
+			{offerWasGranted("a"), "wake a"},
 		}},
-		{"the poll is for the head", "a b", false, []row{{SlowPoll, "", Event{Kind: Alarm}, "wake a"}}},
-		{"the poll waits for the end of a turn of others", "a b", false, []row{
-			{SlowPoll - ms, "", over, "yield place 7 told"}, {2 * ms, "", Event{Kind: Alarm}, ""},
-			{0, "", Event{Kind: Yielded, Sent: newScript(t).now.Add(SlowPoll - ms), Others: 3}, ""},
-			{MaxStreak - 3*ms, "", Event{Kind: Alarm}, ""}, {ms, "", Event{Kind: Alarm}, "wake a"},
+		{"the poll is for the head", "a b", oneHolder, []row{
+			{after(SlowPoll, alarm), "wake a"},
 		}},
-		{"an alarm that comes too early", "a", false, []row{{SlowPoll - 1, "", Event{Kind: Alarm}, ""}}},
-		{"a waiter behind one that was granted, and gives up", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {0, "", release, "offer a"},
-			{0, "a", Event{Kind: Answered, Granted: true}, "wake a"}, {0, "b", Event{Kind: Left}, ""},
-			{StuckAfter, "", Event{Kind: Alarm}, ""},
-			{0, "c", Event{Kind: Joined, RetryAfter: -1}, ""},
-			{0, "a", Event{Kind: Left}, ""}, {SlowPoll - 1, "", Event{Kind: Alarm}, ""},
-			{1, "", Event{Kind: Alarm}, "wake c"},
+		{"the poll waits for the end of a turn of others", "a b", oneHolder, []row{
+			{after(SlowPoll-ms, releaseAfterTurn), "yield place 7, will hear it"},
+			{after(2*ms, alarm), nothing},
+			{othersWereTold(SlowPoll - ms), nothing},
+			{after(MaxStreak-3*ms, alarm), nothing},
+			{after(ms, alarm), "wake a"},
 		}},
-		{"the head is stuck", "a b c", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {StuckAfter, "", Event{Kind: Alarm}, "wake b"},
-			{0, "b", try, "try b place 7 since 5"}, {SlowPoll - 1, "", Event{Kind: Alarm}, ""},
-			{1, "", Event{Kind: Alarm}, "wake c"},
+		{"an alarm that comes too early", "a", oneHolder, []row{
+			{after(SlowPoll-1, alarm), nothing},
 		}},
-		{"a waiter in doubt tries behind the head", "a b c", false, []row{
-			{0, "c", Event{Kind: Answered, Doubt: true}, "wake c"}, {0, "c", try, "try c place 7 since 5"},
-			{0, "c", refused, ""},
-			{SlowPoll, "", Event{Kind: Alarm}, "wake a, wake c"},
+		{"a waiter behind one that was granted, and gives up", "a b", oneHolder, []row{
+			{heard, "wake a"},
+			{tries("a"), "try a place 7 since 5"},
+			{release, "offer a"},
+			{offerWasGranted("a"), "wake a"},
+			{givesUp("b"), nothing},
+			{after(StuckAfter, alarm), nothing},
+			{joins("c"), nothing},
+			{givesUp("a"), nothing},
+			{after(SlowPoll-1, alarm), nothing},
+			{after(1, alarm), "wake c"},
 		}},
-		{"a hand-off", "a b", false, []row{
-			{0, "", release, "offer a"}, {0, "", release, ""},
-			{0, "a", Event{Kind: Answered, Granted: true}, "wake a"}, {0, "", heard, "wake b"}, {0, "a", granted, ""},
+		{"the head is stuck", "a b c", oneHolder, []row{
+			{heard, "wake a"},
+			{tries("a"), "try a place 7 since 5"},
+			{after(StuckAfter, alarm), "wake b"},
+			{tries("b"), "try b place 7 since 5"},
+			{after(SlowPoll-1, alarm), nothing},
+			{after(1, alarm), "wake c"},
 		}},
-		{"a hand-off that fails", "a", false, []row{
-			{0, "", release, "offer a place 7 last"}, {0, "a", Event{Kind: Answered}, "wake a"},
-			{0, "a", try, "try a place 7 since 5 last"},
+		{"a waiter in doubt tries behind the head", "a b c", oneHolder, []row{
+			{offerIsInDoubt("c"), "wake c"},
+			{tries("c"), "try c place 7 since 5"},
+			{isRefused("c"), nothing},
+			{after(SlowPoll, alarm), "wake a, wake c"},
 		}},
-		{"a hand-off during an attempt", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {0, "", release, "offer a"},
-			{0, "a", Event{Kind: Answered, Granted: true}, "wake a"}, {0, "a", refused, ""}, {0, "a", granted, ""},
+		{"a hand-off", "a b", oneHolder, []row{
+			{release, "offer a"},
+			{release, nothing},
+			{offerWasGranted("a"), "wake a"},
+			{heard, "wake b"},
+			{isGranted("a"), nothing},
 		}},
-		{"no hand-off to a shared id", "A b", false, []row{{0, "", release, ""}}},
-		{"no hand-off to a waiter that wants more", "a2 b", true, []row{{0, "", release, ""}}},
-		{"a streak is over", "a b", false, []row{
-			{0, "", over, "yield place 7 told"}, {0, "", heard, ""},
-			{ms, "", heard, "wake a"},
+		{"a hand-off that fails", "a", oneHolder, []row{
+			{release, "offer a place 7 last"},
+			{offerWasRefused("a"), "wake a"},
+			{tries("a"), "try a place 7 since 5 last"},
 		}},
-		{"a second message announces more room", "a b", true, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a"}, {0, "", heard, ""}, {0, "a", granted, "wake b"},
+		{"a hand-off during an attempt", "a b", oneHolder, []row{
+			{heard, "wake a"},
+			{tries("a"), "try a place 7 since 5"},
+			{release, "offer a"},
+			{offerWasGranted("a"), "wake a"},
+			{isRefused("a"), nothing},
+			{isGranted("a"), nothing},
 		}},
-		{"an exclusive lock needs no second message", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {0, "", heard, ""}, {0, "a", granted, ""},
+		{"no hand-off to a shared id", "A b", oneHolder, []row{
+			{release, nothing},
 		}},
-		{"an unused reason of a waiter that is handed permits", "a b", true, []row{
-			{0, "", heard, "wake a"}, {0, "", release, "offer a"},
-			{0, "a", Event{Kind: Answered, Granted: true}, "wake a, wake b"},
+		{"no hand-off to a waiter that wants more", "a2 b", manyHolders, []row{
+			{release, nothing},
 		}},
-		{"a message that comes when all were granted", "a", true, []row{
-			{0, "", release, "offer a"}, {0, "a", Event{Kind: Answered, Granted: true}, "wake a"}, {0, "", heard, ""},
-			{0, "b", Event{Kind: Joined, RetryAfter: -1}, "wake b"},
+		{"a streak is over", "a b", oneHolder, []row{
+			{releaseAfterTurn, "yield place 7, will hear it"},
+			{heard, nothing},
+			{after(ms, heard), "wake a"},
 		}},
-		{"a waiter that wants less tries if the head does not fit", "a3 b3 c2", true, []row{
-			{0, "", heard, "wake a3"}, {0, "a3", try, "try a3"},
-			{0, "a3", Event{Kind: Tried, RetryAfter: -1, Free: 2}, "wake c2"},
+		{"a second message announces more room", "a b", manyHolders, []row{
+			{heard, "wake a"},
+			{tries("a"), "try a"},
+			{heard, nothing},
+			{isGranted("a"), "wake b"},
 		}},
-		{"a waiter with the id of the holder tries", "a b C", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"},
-			{0, "a", Event{Kind: Tried, RetryAfter: -1, InLine: true, Holder: "me"}, "wake C"},
+		{"an exclusive lock needs no second message", "a b", oneHolder, []row{
+			{heard, "wake a"},
+			{tries("a"), "try a place 7 since 5"},
+			{heard, nothing},
+			{isGranted("a"), nothing},
 		}},
-		{"a waiter that fits into the room of a grant", "a b2 c", true, []row{
-			{0, "a", Event{Kind: Left, Granted: true, Free: 1, RetryAfter: time.Minute}, "wake c"},
+		{"an unused reason of a waiter that is handed permits", "a b", manyHolders, []row{
+			{heard, "wake a"},
+			{release, "offer a"},
+			{offerWasGranted("a"), "wake a, wake b"},
 		}},
-		{"the next head waits for the confirmation too", "a b", false, []row{
-			{0, "a", Event{Kind: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, "unsubscribe"},
-			{0, "", Event{Kind: Listen}, "subscribe, wake a"}, {0, "a", Event{Kind: Left}, "wake b"},
+		{"a message that comes when all were granted", "a", manyHolders, []row{
+			{release, "offer a"},
+			{offerWasGranted("a"), "wake a"},
+			{heard, nothing},
+			{joins("b"), "wake b"},
 		}},
-		{"told to be quiet, and to listen", "a", false, []row{
-			{0, "a", Event{Kind: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, "unsubscribe"},
-			{0, "", Event{Kind: OthersTurn}, ""}, {MaxTurn, "", Event{Kind: Alarm}, ""},
-			{0, "", Event{Kind: OurTurn}, "wake a"},
-			{0, "a", refused, "subscribe, wake a"}, {0, "", Event{Kind: Listen}, ""},
+		{"a waiter that wants less tries if the head does not fit", "a3 b3 c2", manyHolders, []row{
+			{heard, "wake a3"},
+			{tries("a3"), "try a3"},
+			{isRefusedWith("a3", 2), "wake c2"},
 		}},
-		{"the turn of others, for a listener", "a", false, []row{
-			{0, "", Event{Kind: OthersTurn}, ""}, {0, "", heard, ""}, {MaxTurn, "", Event{Kind: Alarm}, "wake a"},
+		{"a waiter with the id of the holder tries", "a b C", oneHolder, []row{
+			{heard, "wake a"},
+			{tries("a"), "try a place 7 since 5"},
+			{isRefusedBy("a", "me"), "wake C"},
 		}},
-		{"the last waiter leaves the line", "a", false, []row{
-			{0, "a", Event{Kind: Left}, "unsubscribe, leave line place 7 since 5"},
+		{"a waiter that fits into the room of a grant", "a b2 c", manyHolders, []row{
+			{isGrantedWith("a", 1), "wake c"},
 		}},
-		{"its grant has given up the place", "a", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5 last"}, {0, "a", granted, "unsubscribe, leave line"},
+		{"the next head waits for the confirmation too", "a b", oneHolder, []row{
+			{isToldToBeQuiet("a"), "unsubscribe"},
+			{listen, "subscribe, wake a"},
+			{givesUp("a"), "wake b"},
 		}},
-		{"others came when the place was given up", "a", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5 last"},
-			{0, "b", Event{Kind: Joined, RetryAfter: -1}, ""}, {0, "a", granted, "wake b"}, {0, "b", try, "try b place 7 last"},
+		{"told to be quiet, and to listen", "a", oneHolder, []row{
+			{isToldToBeQuiet("a"), "unsubscribe"},
+			{othersTurn, nothing},
+			{after(MaxTurn, alarm), nothing},
+			{ourTurn, "wake a"},
+			{isRefused("a"), "subscribe, wake a"},
+			{listen, nothing},
 		}},
-		{"a cohort passes the lock on without a command", "a", false, []row{
-			{0, "a", granted, "unsubscribe, leave line place 7"},
+		{"the turn of others, for a listener", "a", oneHolder, []row{
+			{othersTurn, nothing},
+			{heard, nothing},
+			{after(MaxTurn, alarm), "wake a"},
 		}},
-		{"the next one is granted without the place", "a", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5 last"},
-			{0, "b", Event{Kind: Joined, RetryAfter: -1}, ""}, {0, "a", granted, "wake b"},
-			{0, "b", granted, "unsubscribe, leave line"},
+		{"the last waiter leaves the line", "a", oneHolder, []row{
+			{givesUp("a"), "unsubscribe, leave line place 7 since 5"},
 		}},
-		{"a refused attempt has not given up the place", "a", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5 last"}, {0, "a", refused, ""},
-			{0, "b", Event{Kind: Joined, RetryAfter: -1}, ""},
-			{0, "a", Event{Kind: Left}, ""},
+		{"its grant has given up the place", "a", oneHolder, []row{
+			{heard, "wake a"},
+			{tries("a"), "try a place 7 since 5 last"},
+			{isGranted("a"), "unsubscribe, leave line"},
 		}},
-		{"no place for a shared id", "A", false, []row{{0, "", heard, "wake A"}, {0, "A", try, "try A"}}},
-		{"no place whose messages are not heard", "a", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", Event{Kind: Begins}, "try a"},
+		{"others came when the place was given up", "a", oneHolder, []row{
+			{heard, "wake a"},
+			{tries("a"), "try a place 7 since 5 last"},
+			{joins("b"), nothing},
+			{isGranted("a"), "wake b"},
+			{tries("b"), "try b place 7 last"},
 		}},
-		{"nothing stays behind", "a", false, []row{
-			{0, "a", Event{Kind: Left}, "unsubscribe, leave line place 7 since 5"}, {0, "", Event{Kind: Listen}, ""},
-			{0, "", heard, ""}, {SlowPoll, "", Event{Kind: Alarm}, "no alarm is due"},
-			{0, "b", Event{Kind: Joined, RetryAfter: -1}, "subscribe, stand in line b"},
-			{0, "c", Event{Kind: Joined, RetryAfter: -1}, ""}, {0, "c", Event{Kind: Left}, ""},
-			{0, "b", granted, "unsubscribe, leave line"}, {SlowPoll, "", Event{Kind: Alarm}, "no alarm is due"},
+		{"a cohort passes the lock on without a command", "a", oneHolder, []row{
+			{isGranted("a"), "unsubscribe, leave line place 7"},
 		}},
-		{"no line, no place", "a", true, []row{{0, "a", Event{Kind: Left}, "unsubscribe"}}},
-		{"a reply that says nothing about the place", "a", false, []row{
-			{0, "a", Event{Kind: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, "unsubscribe"},
-			{0, "a", Event{Kind: Tried, RetryAfter: -1}, ""},
+		{"the next one is granted without the place", "a", oneHolder, []row{
+			{heard, "wake a"},
+			{tries("a"), "try a place 7 since 5 last"},
+			{joins("b"), nothing},
+			{isGranted("a"), "wake b"},
+			{isGranted("b"), "unsubscribe, leave line"},
 		}},
-		{"told to be quiet before it listens", "a b", false, []row{
-			{0, "a", Event{Kind: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, "unsubscribe"},
-			{0, "", Event{Kind: Listen}, "subscribe, wake a"},
-			{0, "a", Event{Kind: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, ""}, {0, "b", Event{Kind: Left}, ""},
+		{"a refused attempt has not given up the place", "a", oneHolder, []row{
+			{heard, "wake a"},
+			{tries("a"), "try a place 7 since 5 last"},
+			{isRefused("a"), nothing},
+			{joins("b"), nothing},
+			{givesUp("a"), nothing},
 		}},
-		{"our turn, and then the message of the same release", "a", false, []row{
-			{0, "", Event{Kind: OurTurn}, "wake a"}, {0, "a", try, "try a place 7 since 5 last"}, {0, "a", refused, ""},
-			{0, "", heard, ""}, {0, "", heard, "wake a"},
+		{"no place for a shared id", "A", oneHolder, []row{
+			{heard, "wake A"},
+			{tries("A"), "try A"},
 		}},
-		{"a grant in the turn of others, and then the message", "a b", false, []row{
-			{0, "", Event{Kind: OthersTurn}, ""}, {0, "a", granted, ""}, {0, "", heard, ""}, {0, "", heard, "wake b"},
+		{"no place whose messages are not heard", "a", oneHolder, []row{
+			{heard, "wake a"},
+			{triesOutOfLine("a"), "try a"},
 		}},
-		{"a grant ends the turn of others", "a b", false, []row{
-			{0, "", Event{Kind: OthersTurn}, ""}, {0, "a", granted, ""}, {MaxTurn, "", Event{Kind: Alarm}, ""},
-			{SlowPoll, "", Event{Kind: Alarm}, "wake b"},
+		{"nothing stays behind", "a", oneHolder, []row{
+			{givesUp("a"), "unsubscribe, leave line place 7 since 5"},
+			{listen, nothing},
+			{heard, nothing},
+			{after(SlowPoll, alarm), "no alarm is due"},
+			{joins("b"), "subscribe, stand in line b"},
+			{joins("c"), nothing},
+			{givesUp("c"), nothing},
+			{isGranted("b"), "unsubscribe, leave line"},
+			{after(SlowPoll, alarm), "no alarm is due"},
 		}},
-		{"a refusal in the turn of others", "a", false, []row{
-			{0, "", Event{Kind: OthersTurn}, ""}, {0, "a", try, "try a place 7 since 5 last"}, {0, "a", refused, ""},
-			{MaxTurn, "", Event{Kind: Alarm}, ""},
+		{"no line, no place", "a", manyHolders, []row{
+			{givesUp("a"), "unsubscribe"},
 		}},
-		{"the turn of others begins just before the poll", "a", false, []row{
-			{SlowPoll - ms, "", Event{Kind: OthersTurn}, ""}, {ms, "", Event{Kind: Alarm}, "wake a"},
+		{"a reply that says nothing about the place", "a", oneHolder, []row{
+			{isToldToBeQuiet("a"), "unsubscribe"},
+			{isRefusedWithoutPlace("a"), nothing},
 		}},
-		{"in line, the first release of another ends the turn", "a", false, []row{
-			{0, "", over, "yield place 7 told"}, {0, "", yielded, ""}, {ms, "", heard, ""}, {ms, "", heard, "wake a"},
+		{"told to be quiet before it listens", "a b", oneHolder, []row{
+			{isToldToBeQuiet("a"), "unsubscribe"},
+			{listen, "subscribe, wake a"},
+			{isToldToBeQuiet("a"), nothing},
+			{givesUp("b"), nothing},
 		}},
-		{"a streak is over, and no message comes", "a", false, []row{
-			{0, "", over, "yield place 7 told"}, {ms, "", yielded, ""}, {MaxStreak - ms, "", Event{Kind: Alarm}, "wake a"},
+		{"our turn, and then the message of the same release", "a", oneHolder, []row{
+			{ourTurn, "wake a"},
+			{tries("a"), "try a place 7 since 5 last"},
+			{isRefused("a"), nothing},
+			{heard, nothing},
+			{heard, "wake a"},
 		}},
-		{"the reply to the release comes after the attempt", "a", false, []row{
-			{0, "", over, "yield place 7 told"}, {0, "", heard, ""}, {ms, "", heard, "wake a"},
-			{0, "a", try, "try a place 7 last"}, {0, "a", refused, ""}, {0, "", yielded, ""}, {0, "", Event{Kind: Alarm}, ""},
+		{"a grant in the turn of others, and then the message", "a b", oneHolder, []row{
+			{othersTurn, nothing},
+			{isGranted("a"), nothing},
+			{heard, nothing},
+			{heard, "wake b"},
 		}},
-		{"the first gives up between two polls", "a b", false, []row{
-			{SlowPoll / 2, "a", Event{Kind: Left, RetryAfter: time.Minute}, ""},
-			{SlowPoll / 2, "", Event{Kind: Alarm}, "wake b"},
+		{"a grant ends the turn of others", "a b", oneHolder, []row{
+			{othersTurn, nothing},
+			{isGranted("a"), nothing},
+			{after(MaxTurn, alarm), nothing},
+			{after(SlowPoll, alarm), "wake b"},
 		}},
-		{"another one is granted between two polls", "a b", false, []row{
-			{SlowPoll / 2, "b", granted, ""}, {SlowPoll / 2, "", Event{Kind: Alarm}, "wake a"},
+		{"a refusal in the turn of others", "a", oneHolder, []row{
+			{othersTurn, nothing},
+			{tries("a"), "try a place 7 since 5 last"},
+			{isRefused("a"), nothing},
+			{after(MaxTurn, alarm), nothing},
 		}},
-		{"the lease of a grant is longer than the poll", "a b", false, []row{
-			{0, "a", granted, ""}, {SlowPoll, "", Event{Kind: Alarm}, "wake b"},
+		{"the turn of others begins just before the poll", "a", oneHolder, []row{
+			{after(SlowPoll-ms, othersTurn), nothing},
+			{after(ms, alarm), "wake a"},
 		}},
-		{"the head is stuck, and the next was granted", "a b c", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"},
-			{0, "b", Event{Kind: Answered, Granted: true}, "wake b"}, {StuckAfter, "", Event{Kind: Alarm}, "wake c"},
+		{"in line, the first release of another ends the turn", "a", oneHolder, []row{
+			{releaseAfterTurn, "yield place 7, will hear it"},
+			{othersWereTold(0), nothing},
+			{after(ms, heard), nothing},
+			{after(ms, heard), "wake a"},
 		}},
-		{"the head is stuck, and there was a message", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {0, "", heard, ""},
-			{StuckAfter, "", Event{Kind: Alarm}, "wake b"},
+		{"a streak is over, and no message comes", "a", oneHolder, []row{
+			{releaseAfterTurn, "yield place 7, will hear it"},
+			{after(ms, othersWereTold(0)), nothing},
+			{after(MaxStreak-ms, alarm), "wake a"},
 		}},
-		{"a message is used once", "a", true, []row{
-			{0, "", release, "offer a"}, {0, "a", Event{Kind: Answered, Granted: true}, "wake a"}, {0, "", heard, ""},
-			{0, "b", Event{Kind: Joined, RetryAfter: -1}, "wake b"},
-			{0, "c", Event{Kind: Joined, RetryAfter: -1}, ""},
+		{"the reply to the release comes after the attempt", "a", oneHolder, []row{
+			{releaseAfterTurn, "yield place 7, will hear it"},
+			{heard, nothing},
+			{after(ms, heard), "wake a"},
+			{tries("a"), "try a place 7 last"},
+			{isRefused("a"), nothing},
+			{othersWereTold(0), nothing},
+			{alarm, nothing},
 		}},
-		{"permits that are left long before a request comes", "a2 b2", true, []row{
-			{0, "a2", Event{Kind: Tried, RetryAfter: -1, Free: 1}, ""},
-			{0, "a2", Event{Kind: Left, Granted: true, Free: 1, RetryAfter: time.Minute}, ""},
-			{0, "c", Event{Kind: Joined, RetryAfter: -1}, ""},
+		{"the first gives up between two polls", "a b", oneHolder, []row{
+			{after(SlowPoll/2, givesUpDuringLease("a")), nothing},
+			{after(SlowPoll/2, alarm), "wake b"},
 		}},
-		{"two releases at the same time", "a b", true, []row{
-			{0, "", release, "offer a"}, {0, "", release, "offer b"}, {0, "", over, "yield told"},
+		{"another one is granted between two polls", "a b", oneHolder, []row{
+			{after(SlowPoll/2, isGranted("b")), nothing},
+			{after(SlowPoll/2, alarm), "wake a"},
 		}},
-		{"a release that cannot hand off", "a", false, []row{{0, "", Event{Kind: Releasing, Permits: 1}, ""}}},
+		{"the lease of a grant is longer than the poll", "a b", oneHolder, []row{
+			{isGranted("a"), nothing},
+			{after(SlowPoll, alarm), "wake b"},
+		}},
+		{"the head is stuck, and the next was granted", "a b c", oneHolder, []row{
+			{heard, "wake a"},
+			{tries("a"), "try a place 7 since 5"},
+			{offerWasGranted("b"), "wake b"},
+			{after(StuckAfter, alarm), "wake c"},
+		}},
+		{"the head is stuck, and there was a message", "a b", oneHolder, []row{
+			{heard, "wake a"},
+			{tries("a"), "try a place 7 since 5"},
+			{heard, nothing},
+			{after(StuckAfter, alarm), "wake b"},
+		}},
+		{"a message is used once", "a", manyHolders, []row{
+			{release, "offer a"},
+			{offerWasGranted("a"), "wake a"},
+			{heard, nothing},
+			{joins("b"), "wake b"},
+			{joins("c"), nothing},
+		}},
+		{"permits that are left long before a request comes", "a2 b2", manyHolders, []row{
+			{isRefusedWith("a2", 1), nothing},
+			{isGrantedWith("a2", 1), nothing},
+			{joins("c"), nothing},
+		}},
+		{"two releases at the same time", "a b", manyHolders, []row{
+			{release, "offer a"},
+			{release, "offer b"},
+			{releaseAfterTurn, "yield, will hear it"},
+		}},
+		{"a release that cannot hand off", "a", oneHolder, []row{
+			{releaseWithoutHandOff, nothing},
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newScript(t)
-			s.q.ManyHolders = tt.many
-			s.join(strings.Fields(tt.wait)...)
+			s.q.ManyHolders = tt.manyHolders
+			s.join(strings.Fields(tt.waiters)...)
 			for i, row := range tt.rows {
-				s.now = s.now.Add(row.at)
-				assert.Equal(t, row.want, s.on(row.who, row.e), "row %d", i)
+				s.now = s.now.Add(row.step.after)
+				assert.Equal(t, row.want, s.on(row.step.who, row.step.event), "row %d", i)
 			}
 		})
 	}
@@ -486,8 +677,8 @@ func TestConfirmationDoesNotEndATurnOfOurRelease(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newScript(t)
-			s.on("a", Event{Kind: Joined, RetryAfter: -1})
-			assert.Equal(t, "yield told", s.on("", Event{Kind: Releasing, HasHadTurn: true, HandsOff: true, Permits: 1}))
+			s.on("a", joins("a").event)
+			assert.Equal(t, "yield, will hear it", s.on("", releaseAfterTurn.event))
 			s.on("", Event{Kind: Yielded, Sent: s.now, Others: 1})
 			s.on("a", Event{Kind: Confirmed})
 			assert.Empty(t, s.on("a", Event{Kind: Confirmed}))
@@ -504,7 +695,7 @@ func TestConfirmationDoesNotEndATurnOfOurRelease(t *testing.T) {
 // have been missed.
 func TestConfirmationEndsATurnThatAMessageHasBegun(t *testing.T) {
 	s := newScript(t)
-	s.on("a", Event{Kind: Joined, RetryAfter: -1})
+	s.on("a", joins("a").event)
 	s.on("a", Event{Kind: Confirmed})
 	assert.Empty(t, s.on("", Event{Kind: OthersTurn}))
 	assert.Equal(t, "wake a", s.on("a", Event{Kind: Confirmed}))
@@ -541,10 +732,10 @@ func TestWhenAStreakOfClientsThatCompeteIsOver(t *testing.T) {
 	s := newScript(t)
 	s.q.ManyHolders, s.q.TakeTurns = true, false
 	s.join("a")
-	release := Event{Kind: Releasing, HandsOff: true, Permits: 1, HasHadTurn: true}
+	release := releaseAfterTurn.event
 	assert.Empty(t, s.on("", release))
 	release.Cohort = 50 * ms
-	assert.Equal(t, "yield told", s.on("", release))
+	assert.Equal(t, "yield, will hear it", s.on("", release))
 	assert.Empty(t, s.on("", Event{Kind: Yielded, Sent: s.now, Others: 3, Cohort: release.Cohort}))
 	assert.Empty(t, s.on("", Event{Kind: Heard}), "its own message")
 	assert.Equal(t, "wake a", s.on("", Event{Kind: Heard}))

@@ -22,10 +22,10 @@ func TestTurnOfOthers(t *testing.T) {
 	}
 	const lasts = 50 * ms
 	for _, tt := range []struct {
-		name   string
-		others int
-		told   bool
-		events []event
+		name         string
+		others       int
+		hearsRelease bool
+		events       []event
 	}{
 		{"no message comes", 1, true, []event{{50 * ms, "hear", true, 0}}},
 		{"another client releases", 1, true, []event{{0, "hear", false, 50 * ms}, {10 * ms, "hear", true, 0}}},
@@ -65,7 +65,7 @@ func TestTurnOfOthers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			start := time.Now()
 			var turn Turn
-			turn.begin(start, lasts, tt.others, tt.told)
+			turn.begin(start, lasts, tt.others, tt.hearsRelease)
 			for _, e := range tt.events {
 				now := start.Add(e.at)
 				switch e.what {
