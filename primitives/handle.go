@@ -219,18 +219,18 @@ func inWords(kind string) string {
 
 const typeTimeout = 500 * time.Millisecond
 
-// patience is how long an acquisition waits.
-type patience uint8
+// waitMode is how long an acquisition waits.
+type waitMode uint8
 
 const (
-	waitAsOptionsSay patience = iota
+	waitAsOptionsSay waitMode = iota
 	tryOnce                   // whatever the options say
 	waitForever               // whatever the options say
 )
 
 // acquire acquires with a call's options. The engine emits the event of the acquisition, except for
 // one that fails here because its options are invalid.
-func (h *handle) acquire(ctx context.Context, opts []Option, how patience) (*Hold, error) {
+func (h *handle) acquire(ctx context.Context, opts []Option, how waitMode) (*Hold, error) {
 	s, err := h.with(opts)
 	isTooMany := h.maxPermits > 0 && s.Permits > h.maxPermits
 	if err == nil && isTooMany {

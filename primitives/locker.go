@@ -89,7 +89,7 @@ func (l *Locker) Unlock() {
 
 // acquire makes an acquisition. The observer learns of an error that may pass. On any other error
 // acquire unlocks the local lock and panics. The caller has the local lock.
-func (l *Locker) acquire(how patience) bool {
+func (l *Locker) acquire(how waitMode) bool {
 	hold, err := l.lock.acquire(l.ctx, nil, how)
 	switch {
 	case err == nil:

@@ -17,19 +17,19 @@ import (
 // ready implements [engine.Commands].Ready on a cluster. It finds out by which command to publish.
 // No call waits longer than its context or the command timeout. The error says that nothing was
 // executed, so a waiting acquisition retries, unless Redis has refused for good.
-func (c *Client) ready(caller context.Context) error {
+func (c *Client) ready(callerCtx context.Context) error {
 	if c.knowsPublish.Load() {
 		return nil
 	}
 	began := time.Now()
-	ctx, cancel := context.WithTimeoutCause(caller, c.timeout, failure.ErrNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(callerCtx, c.timeout, failure.ErrNoAnswer)
 	defer cancel()
 	sharded, err := c.hub.Sharded(ctx)
 	if err != nil {
 		if refused, ok := scripts.Refused(err); ok {
 			return refused
 		}
-		f := failure.Failure{Outcome: failure.NotExecuted, CallerEnded: caller.Err() != nil, Waited: time.Since(began)}
+		f := failure.Failure{Outcome: failure.NotExecuted, CallerEnded: callerCtx.Err() != nil, Waited: time.Since(began)}
 		return &failure.Error{Failure: f, Err: err}
 	}
 	if sharded {

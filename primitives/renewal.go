@@ -220,14 +220,14 @@ func (c *Client) renewApart(ctx context.Context, batch []watchdog.Renewal) ([]wa
 	}
 	states := make([]watchdog.State, len(batch))
 	var failed error
-	inTime, cancel := context.WithTimeout(ctx, timeout)
+	timeoutCtx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for range batch {
 		select {
 		case a := <-answers:
 			states[a.n] = a.state
 			failed = cmp.Or(a.err, failed)
-		case <-inTime.Done():
+		case <-timeoutCtx.Done():
 			return states, cmp.Or(ctx.Err(), failed)
 		}
 	}

@@ -123,8 +123,8 @@ var errSlow = errors.New("scripts: no answer yet")
 // do makes one attempt at c. It returns when this attempt, or an earlier slow one, is answered. It
 // also returns when ctx or c.end ends first. The attempt is then dropped if it was not sent.
 // Otherwise it goes on in its goroutine, and its outcome is unknown. If the attempt takes longer
-// than the runner's patience, do adds it to failed.slow and returns errSlow, and the caller makes
-// another one. The caller is registered in running.
+// than slowAfter, do adds it to failed.slow and returns errSlow, and the caller makes another one.
+// The caller is registered in running.
 func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, error) {
 	r := b.r
 	began := time.Now()
@@ -152,14 +152,14 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 }
 
 // await waits for the outcome of p, which began at began, or of an earlier slow attempt of the same
-// call. isDone is false if ctx or the call's end has ended first. If p takes longer than the
-// runner's patience, the error is errSlow.
+// call. isDone is false if ctx or the call's end has ended first. If p takes longer than
+// slowAfter, the error is errSlow.
 func (b *batcher) await(
 	ctx context.Context, p *pending, failed *failures, began time.Time,
 ) (reply Reply, isDone bool, err error) {
 	r := b.r
 	silent := b.probe.due(began)
-	patience := r.slowAt(began)
+	tooSlow := r.slowAt(began)
 	slow := r.slots.slow()
 	for {
 		select {
@@ -168,8 +168,8 @@ func (b *batcher) await(
 			if ok {
 				return reply, true, err
 			}
-		case <-patience:
-			patience = nil
+		case <-tooSlow:
+			tooSlow = nil
 			mayRepeat := failed.counted < r.retries && len(failed.slow)+1 < maxAttempts
 			if mayRepeat && !r.isStopped() {
 				failed.slow = append(failed.slow, p)
@@ -215,10 +215,10 @@ func (b *batcher) abandon(ctx context.Context, p *pending, failed *failures, beg
 // slowAt returns a channel that is closed when an attempt that began at began counts as slow, or
 // nil if no attempt ever does.
 func (r *Runner) slowAt(began time.Time) <-chan struct{} {
-	if r.patience == 0 {
+	if r.slowAfter == 0 {
 		return nil
 	}
-	return r.slow.within(began, r.patience-r.patience/10, r.patience).Done()
+	return r.slow.within(began, r.slowAfter-r.slowAfter/10, r.slowAfter).Done()
 }
 
 // newPending returns an attempt at c. It shares its channel with slow attempts of the same call.

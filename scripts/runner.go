@@ -60,13 +60,13 @@ type Runner struct {
 	shards    shards
 	ends      deadlines
 	limits    limits
-	slow      deadlines // the deadlines at which attempts are slow: see patience
-	// patience is how long an attempt waits for its answer until another one is made as well. If it
+	slow      deadlines // the deadlines at which attempts are slow: see slowAfter
+	// slowAfter is how long an attempt waits for its answer until another one is made as well. If it
 	// is 0, the attempt waits until the call ends.
-	patience time.Duration
-	patient  patientAttempts
-	recovery recovery
-	dialed   *lastDial // the dials of the client; nil for a cluster client
+	slowAfter time.Duration
+	patient   patientAttempts
+	recovery  recovery
+	dialed    *lastDial // the dials of the client; nil for a cluster client
 	// connections is how many connections the client has at most.
 	connections int
 	silent      atomic.Bool // the latest script got no answer
@@ -126,7 +126,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	r.limits.timeout = r.timeout
 	r.limits.ends = &r.ends
 	if readTimeout > 0 && readTimeout < r.timeout {
-		r.patience = readTimeout
+		r.slowAfter = readTimeout
 	}
 	lastAttempt := r.timeout + max(readTimeout, 0)
 	r.memory = max(lastAttempt+maxCopyDelay, minMemory)

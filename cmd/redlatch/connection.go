@@ -92,7 +92,7 @@ func withSession(
 	}
 	// A server that is not ready yet is waited for by the library, for as long as the command
 	// waits.
-	if err := s.ping(ctx, patience(c)); err != nil && (c.Bool("nonblock") || !isNotReady(err)) {
+	if err := s.ping(ctx, answerLimit(c)); err != nil && (c.Bool("nonblock") || !isNotReady(err)) {
 		return err
 	}
 	return f(s)
@@ -107,9 +107,9 @@ const (
 // answer.
 func waitLimit(c *cli.Command) time.Duration { return max(c.Duration("wait"), 0) + waitGrace }
 
-// patience returns how long the command waits for the first answer. A silent Redis must not make a
+// answerLimit returns how long the command waits for the first answer. A silent Redis must not make a
 // wait longer.
-func patience(c *cli.Command) time.Duration {
+func answerLimit(c *cli.Command) time.Duration {
 	if c.IsSet("wait") {
 		return min(c.Duration("timeout"), waitLimit(c))
 	}
@@ -249,7 +249,7 @@ func connect(c *cli.Command) (rdb redis.UniversalClient, where func() string, er
 	if many.TLSConfig != nil {
 		many.Dialer = dialerFor(many.TLSConfig, hosts, first.DialTimeout)
 	}
-	limit := lookupLimit(patience(c))
+	limit := lookupLimit(answerLimit(c))
 	if master != "" {
 		rdb, where = behindSentinels(many, limit)
 		return rdb, where, nil

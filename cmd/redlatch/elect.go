@@ -109,12 +109,12 @@ func (j *job) elect(ctx context.Context, s *session) error {
 	received, passedOn := make(chan os.Signal, 16), make(chan os.Signal, 16)
 	catch(received, endingSignals)
 	defer stopSoon(received)
-	standing, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	candidacyCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	go func() {
 		for {
 			select {
-			case <-standing.Done():
+			case <-candidacyCtx.Done():
 				return
 			case sig := <-received:
 				if slices.Contains(electionSignals, sig) {
@@ -129,10 +129,10 @@ func (j *job) elect(ctx context.Context, s *session) error {
 		}
 	}()
 	election := s.client.Election(j.name, primitives.WithWatchdog(j.ttl))
-	err := election.Run(standing, func(ctx context.Context, term primitives.Term) error {
+	err := election.Run(candidacyCtx, func(ctx context.Context, term primitives.Term) error {
 		return j.term(ctx, term, passedOn)
 	})
-	if ended, ok := errors.AsType[*signalError](context.Cause(standing)); ok {
+	if ended, ok := errors.AsType[*signalError](context.Cause(candidacyCtx)); ok {
 		return &codedError{exitSignal + int(ended.signal), nil}
 	}
 	return err

@@ -19,8 +19,8 @@ import (
 // sooner than a dial may.
 
 // lookupLimit returns how long one server may take to tell where the masters are.
-func lookupLimit(patience time.Duration) time.Duration {
-	return max(patience/5, 300*time.Millisecond) // less could be too little on a busy machine
+func lookupLimit(answerLimit time.Duration) time.Duration {
+	return max(answerLimit/5, 300*time.Millisecond) // less could be too little on a busy machine
 }
 
 // hurryLookups is a hook of a cluster's nodes that limits how long one of them may take to tell the

@@ -86,7 +86,7 @@ func (r *request) check(ctx context.Context, s *session) error {
 // acquire waits for the hold. A signal ends the wait, and ctx does. The context of the hold is not
 // ctx's, because a signal must not look like a loss.
 func (r *request) acquire(ctx context.Context, s *session, signals chan os.Signal) (*primitives.Hold, error) {
-	waiting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	waitCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	giveUp := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	inTime, options := func() bool { return true }, r.options
 	if !s.giveUp.IsZero() { // --wait began before Redis was looked for
@@ -100,7 +100,7 @@ func (r *request) acquire(ctx context.Context, s *session, signals chan os.Signa
 	acquired := make(chan result, 1)
 	began := time.Now()
 	go func() {
-		hold, err := s.acquirer(r.kind, r.name).Acquire(waiting, options...)
+		hold, err := s.acquirer(r.kind, r.name).Acquire(waitCtx, options...)
 		acquired <- result{hold, err}
 	}()
 	quiet := r.tellWhoHolds(ctx, s)
@@ -113,16 +113,16 @@ func (r *request) acquire(ctx context.Context, s *session, signals chan os.Signa
 		got = <-acquired
 	}
 	quiet()
-	undisturbed := giveUp() && inTime() && waiting.Err() == nil // else the context of the hold has ended, or is about to
+	undisturbed := giveUp() && inTime() && waitCtx.Err() == nil // else the context of the hold has ended, or is about to
 	switch {
 	case got.err != nil:
 		return nil, r.explain(ctx, s, got.err)
 	case !undisturbed: // a signal came when it was granted
-		_ = got.hold.Release(waiting)
+		_ = got.hold.Release(waitCtx)
 		if r.minHold > 0 { // CMD does not run, so the name is free at once
 			r.removeRest(context.WithoutCancel(ctx), s, got.hold)
 		}
-		return nil, cmp.Or(context.Cause(waiting), context.Cause(ctx))
+		return nil, cmp.Or(context.Cause(waitCtx), context.Cause(ctx))
 	}
 	r.tellAcquired(got.hold, time.Since(began))
 	return got.hold, nil

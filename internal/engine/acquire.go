@@ -194,45 +194,45 @@ func (r *Resource) acquireOnce(ctx context.Context, q *Request, began time.Time)
 		q.members = nil
 		settleAsks(hold)
 	}()
-	trying, stop := q.AttemptContext(ctx, r)
+	attemptCtx, stop := q.AttemptContext(ctx, r)
 	defer stop()
 	undo := func() {
 		q.MustRollback = true
-		r.rollback(trying, q, 0)
+		r.rollback(attemptCtx, q, 0)
 	}
 	var res Result
-	Guarded(undo, func() { res, err = r.obtain(trying, q) })
+	Guarded(undo, func() { res, err = r.obtain(attemptCtx, q) })
 	wasRolledBack := errors.Is(err, ErrObserverSlow) && q.Group == nil
 	if errors.Is(err, errQueued) || wasRolledBack {
 		return nil, err
 	}
 	if err != nil {
-		return nil, r.giveUp(trying, q, began, err)
+		return nil, r.giveUp(attemptCtx, q, began, err)
 	}
 	hold, err = r.NewHold(ctx, q, res) // with the caller's context: the end of the wait does not end the hold
 	if err != nil {
 		// The client began to close while the request was granted. Close does not know this hold,
 		// so nobody but this call would free the lock.
 		q.MustRollback = true
-		r.rollback(trying, q, c.RollbackLimit(time.Now()))
+		r.rollback(attemptCtx, q, c.RollbackLimit(time.Now()))
 	}
 	return hold, err
 }
 
 // giveUp explains err, with which the acquisition of q has failed, and rolls q back, unless its
-// reservation stays. trying was the context of the attempts.
-func (r *Resource) giveUp(trying context.Context, q *Request, began time.Time, err error) error {
-	err = q.explain(trying, r.Core, err)
-	q.Reserved = q.keepsReservation(trying, err)
+// reservation stays. attemptCtx was the context of the attempts.
+func (r *Resource) giveUp(attemptCtx context.Context, q *Request, began time.Time, err error) error {
+	err = q.explain(attemptCtx, r.Core, err)
+	q.Reserved = q.keepsReservation(attemptCtx, err)
 	if q.Reserved {
 		return err
 	}
 	limit := r.Core.RollbackLimit(began)
 	isMember := q.Group != nil && !q.isOuter
-	if isMember && trying.Err() != nil {
+	if isMember && attemptCtx.Err() != nil {
 		limit = min(limit, rollbackGrace/2) // the joint lock waits for the reason, but not for long
 	}
-	r.rollback(trying, q, limit)
+	r.rollback(attemptCtx, q, limit)
 	return err
 }
 

@@ -203,12 +203,12 @@ type Terms struct {
 	ForMember func(i int) *Terms
 }
 
-// holdContext returns the context for the hold of an acquisition whose own context is caller.
-func (t *Terms) holdContext(caller context.Context) context.Context {
+// holdContext returns the context for the hold of an acquisition whose own context is callerCtx.
+func (t *Terms) holdContext(callerCtx context.Context) context.Context {
 	if t.HoldContext != nil {
 		return t.HoldContext
 	}
-	return caller
+	return callerCtx
 }
 
 // FirstTTL returns the lease that an acquisition needs: at most the maximum hold time.

@@ -116,17 +116,17 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 		return r.reacquire(ctx, outer, q)
 	}
 	ttl := q.Terms.FirstTTL()
-	trying, stop := q.AttemptContext(ctx, r)
+	attemptCtx, stop := q.AttemptContext(ctx, r)
 	defer stop()
 	q.attemptBegins()
-	sent, err := o.nest(trying, outer, ttl)
+	sent, err := o.nest(attemptCtx, outer, ttl)
 	if err != nil && q.OfMajority {
 		err = failure.WithoutDoubt(err)
 	}
 	if err != nil {
-		q.learn(trying, Result{}, err)
+		q.learn(attemptCtx, Result{}, err)
 		if failure.Of(err).Retry() {
-			err = q.explain(trying, r.Core, err)
+			err = q.explain(attemptCtx, r.Core, err)
 		}
 		return nil, err
 	}
@@ -250,13 +250,13 @@ func (r *Resource) passSiblings(ctx context.Context, outer *Hold, q *Request) er
 		return q.gaveUp(ctx, nil)
 	}
 	q.Wait.Begin(r, outer.ID())
-	waiting, stop := q.Wait.Bound(ctx)
+	waitCtx, stop := q.Wait.Bound(ctx)
 	defer stop()
 	select {
 	case gate.occupied <- struct{}{}:
 		return nil
-	case <-waiting.Done():
-		return q.gaveUp(waiting, nil)
+	case <-waitCtx.Done():
+		return q.gaveUp(waitCtx, nil)
 	case <-r.Core.Closing():
 		return ErrClosed
 	case <-gate.ended:

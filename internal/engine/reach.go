@@ -17,16 +17,16 @@ import (
 // another from adding such an attempt, only one at a time is under way on a silent server. The
 // others wait for its answer, and then make their own.
 //
-//	answers --- no answer for its patience ---> silent: one attempt at a time
+//	answers --- no answer in that time -----> silent: one attempt at a time
 //	   ^                                           |
 //	   +---------------- an answer ----------------+
 
-// A server is expected to answer within its patience: PatienceFactor times as long as its latest
-// answer took, and UsualAnswer at least. A server that has not answered yet counts as one whose
-// answer took UsualAnswer.
+// A server is expected to answer within AnswerFactor times as long as its latest answer took, and
+// within UsualAnswer at least. A server that has not answered yet counts as one whose answer took
+// UsualAnswer.
 const (
-	UsualAnswer    = 50 * time.Millisecond
-	PatienceFactor = 4
+	UsualAnswer  = 50 * time.Millisecond
+	AnswerFactor = 4
 )
 
 // reach is what a client knows of its servers. The zero value knows nothing.
@@ -46,7 +46,7 @@ type serverTry struct {
 
 // expectedAnswer returns how long an answer may take until the server counts as silent.
 func (s *serverTry) expectedAnswer() time.Duration {
-	return max(PatienceFactor*cmp.Or(s.took, UsualAnswer), UsualAnswer)
+	return max(AnswerFactor*cmp.Or(s.took, UsualAnswer), UsualAnswer)
 }
 
 // isSilent reports whether an attempt has waited for an answer for so long that others need not

@@ -182,8 +182,8 @@ func (w *Waiter) Wake() {
 	}
 }
 
-// observerPatience is how long a waiter keeps its place while the observer hears that it waits.
-const observerPatience = 50 * time.Millisecond
+// observerLimit is how long a waiter keeps its place while the observer hears that it waits.
+const observerLimit = 50 * time.Millisecond
 
 // ErrObserverSlow says that the request has left its queue, because the observer is slow, and was
 // rolled back. The caller waits again with another request: a copy of the first one must take
@@ -198,7 +198,7 @@ var ErrObserverSlow = errors.New("the observer was slow")
 //	w joins, as the head
 //	the observer begins
 //	the lock is released: w should try     the next waiter waits behind w
-//	observerPatience is over: w leaves     the next waiter tries
+//	observerLimit is over: w leaves        the next waiter tries
 //	the observer returns: w joins anew, at the end
 func (r *Resource) beginWait(ctx context.Context, queue joined, w *Waiter) {
 	q := w.Request
@@ -209,7 +209,7 @@ func (r *Resource) beginWait(ctx context.Context, queue joined, w *Waiter) {
 		return
 	}
 	left := make(chan struct{})
-	timer := time.AfterFunc(observerPatience, func() {
+	timer := time.AfterFunc(observerLimit, func() {
 		defer close(left)
 		w.hasLeft = true
 		queue.Leave(w, Result{})

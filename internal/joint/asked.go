@@ -69,31 +69,31 @@ func (e overdue) Unwrap() error { return e.error }
 // Timeout implements the method of [net.Error]: a time limit was the cause.
 func (e overdue) Timeout() bool { return true }
 
-// endOf returns why the attempts end with ending, which has ended.
-func endOf(ending context.Context) error {
-	cause := context.Cause(ending)
-	if errors.Is(ending.Err(), context.DeadlineExceeded) {
+// endOf returns why the attempts end with waitCtx, which has ended.
+func endOf(waitCtx context.Context) error {
+	cause := context.Cause(waitCtx)
+	if errors.Is(waitCtx.Err(), context.DeadlineExceeded) {
 		return overdue{cause}
 	}
 	return cause
 }
 
 // askAll begins to acquire all members for q, and adds their holds to o. The attempts end with
-// ending, until o.asked.outlive is called, and after the command timeout at the latest. It does not
+// waitCtx, until o.asked.outlive is called, and after the command timeout at the latest. It does not
 // block: each member has a goroutine, which ends with the member's call.
-func (r *red) askAll(ctx, ending context.Context, q *engine.Request, o *Ownership) *fanOut {
+func (r *red) askAll(ctx, waitCtx context.Context, q *engine.Request, o *Ownership) *fanOut {
 	c := r.Resource.Core
 	n := len(r.Members)
 	began := time.Now()
-	attempts, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	outlive := context.AfterFunc(ending, func() { end(endOf(ending)) })
-	behind, endBehind := context.WithCancelCause(attempts)
+	attemptsCtx, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	outlive := context.AfterFunc(waitCtx, func() { end(endOf(waitCtx)) })
+	queuedCtx, endQueued := context.WithCancelCause(attemptsCtx)
 	giveUp := func() {
-		if ending.Err() != nil {
-			endBehind(endOf(ending))
+		if waitCtx.Err() != nil {
+			endQueued(endOf(waitCtx))
 			return
 		}
-		endBehind(overdue{errBudget})
+		endQueued(overdue{errBudget})
 	}
 	o.asked = asked{
 		at: began, open: n, none: make(chan struct{}), within: engine.UsualAnswer, answered: make([]bool, n),
@@ -113,10 +113,10 @@ func (r *red) askAll(ctx, ending context.Context, q *engine.Request, o *Ownershi
 					isExpected = o.expect(within)
 				}
 			}
-			err := r.askMember(attempts, behind, i, q, o, expect)
+			err := r.askMember(attemptsCtx, queuedCtx, i, q, o, expect)
 			if err != nil && !errors.Is(err, errTooLate) {
-				if attempts.Err() != nil {
-					err = r.cutShort(attempts, ending, began, err)
+				if attemptsCtx.Err() != nil {
+					err = r.cutShort(attemptsCtx, waitCtx, began, err)
 				}
 				err = r.named(i, err)
 			}
@@ -157,11 +157,11 @@ func (o *Ownership) waitForMembers(q *engine.Request) {
 
 // askMember acquires the i-th member, unless its server is silent and another attempt is under way
 // there. expect is passed to [engine.Resource.ApproachServer]. An attempt that has not been made
-// yet ends when behind ends.
+// yet ends when queuedCtx ends.
 func (r *red) askMember(
-	ctx, behind context.Context, i int, q *engine.Request, o *Ownership, expect func(time.Duration),
+	ctx, queuedCtx context.Context, i int, q *engine.Request, o *Ownership, expect func(time.Duration),
 ) error {
-	attempt, err := r.Members[i].ApproachServer(behind, expect)
+	attempt, err := r.Members[i].ApproachServer(queuedCtx, expect)
 	if err != nil {
 		return err
 	}
@@ -172,14 +172,14 @@ func (r *red) askMember(
 
 // cutShort returns the error of a member whose attempt was ended early. err may say why there was
 // no answer.
-func (r *red) cutShort(attempts, ending context.Context, began time.Time, err error) error {
+func (r *red) cutShort(attemptsCtx, waitCtx context.Context, began time.Time, err error) error {
 	f := failure.Of(err)
-	isCut := f.CallerEnded || errors.Is(err, engine.ErrNotAcquired) || errors.Is(err, context.Cause(attempts))
+	isCut := f.CallerEnded || errors.Is(err, engine.ErrNotAcquired) || errors.Is(err, context.Cause(attemptsCtx))
 	switch {
 	case errors.Is(err, engine.ErrUnavailable), !isCut: // it is the server's own error
 		return err
-	case ending.Err() != nil:
-		return failure.WithoutDoubt(failure.CutShort(ending, began))
+	case waitCtx.Err() != nil:
+		return failure.WithoutDoubt(failure.CutShort(waitCtx, began))
 	}
 	return failure.WithoutDoubt(failure.Unanswered(errBudget))
 }
@@ -229,19 +229,19 @@ func (r *red) addMissing(ctx context.Context, o *Ownership, members *fanOut, isO
 }
 
 // awaitTogether waits for the members that are expected to answer at the same time as the majority.
-// ending is the acquisition's context. At least half of its time is left afterwards.
-func (o *Ownership) awaitTogether(ending context.Context) {
+// waitCtx is the acquisition's context. At least half of its time is left afterwards.
+func (o *Ownership) awaitTogether(waitCtx context.Context) {
 	o.mu.Lock()
 	within := o.asked.within
 	o.mu.Unlock()
-	if within > engine.PatienceFactor*engine.UsualAnswer {
+	if within > engine.AnswerFactor*engine.UsualAnswer {
 		return // the member is slow
 	}
 	limit := min(within, together)
-	if until, ok := ending.Deadline(); ok {
+	if until, ok := waitCtx.Deadline(); ok {
 		limit = min(limit, time.Until(until)/2)
 	}
-	engine.Pause(ending, limit, o.asked.none)
+	engine.Pause(waitCtx, limit, o.asked.none)
 }
 
 // awaitAsked waits for the members that are expected to answer after o was closed. The holds that
@@ -276,17 +276,17 @@ func (o *Ownership) mayStillCount(member *engine.Hold) bool {
 	h := o.h
 	since := o.since
 	closed := o.closed
-	over := context.Background()
+	holdCtx := context.Background()
 	if h != nil {
-		over = o.untilOver()
+		holdCtx = o.untilOver()
 	}
 	o.mu.Unlock()
 	if h == nil || closed { // add decides whether the member counts
 		return true
 	}
 	mayHaveMoreCounts := h.WasNested() && !member.Ownership().Shared
-	if mayHaveMoreCounts && !member.Ownership().ConfirmCount(over, o.budget) {
+	if mayHaveMoreCounts && !member.Ownership().ConfirmCount(holdCtx, o.budget) {
 		return false
 	}
-	return time.Since(since) < promptly || o.isConfirmed(over)
+	return time.Since(since) < promptly || o.isConfirmed(holdCtx)
 }

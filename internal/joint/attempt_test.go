@@ -143,7 +143,7 @@ func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 
 // A multi lock holds its first member for a random time, and then lets it go. The time doubles on
 // average with each round, up to a limit. It is at most half of a lease that is not renewed.
-func TestPatienceOfAMulti(t *testing.T) {
+func TestHowLongAMultiWaitsForAMember(t *testing.T) {
 	const longest = 2 * time.Second
 	for _, tt := range []struct {
 		name    string
@@ -168,12 +168,12 @@ func TestPatienceOfAMulti(t *testing.T) {
 			require.ErrorIs(t, err, engine.ErrNotAcquired)
 			acquired, released := s.Sent("acquire", "x"), s.Sent("release", "x")
 			require.Greater(t, len(released), 25)
-			patience := joint.FirstPatience
+			memberWait := joint.FirstMemberWait
 			for i, at := range released[:len(released)-1] {
 				held := at - acquired[i] - ms
-				assert.GreaterOrEqual(t, held, patience/2, "round %d", i)
-				assert.Less(t, held, patience/2+patience, "round %d", i)
-				patience = min(2*patience, tt.most)
+				assert.GreaterOrEqual(t, held, memberWait/2, "round %d", i)
+				assert.Less(t, held, memberWait/2+memberWait, "round %d", i)
+				memberWait = min(2*memberWait, tt.most)
 			}
 			s.ResetFaults()
 			s.Free("y")
@@ -184,7 +184,7 @@ func TestPatienceOfAMulti(t *testing.T) {
 
 // If members are lost before the others have answered, an acquisition that waits tries again.
 func TestJointAcquiresAgainAfterALoss(t *testing.T) {
-	const ttl = 40 * ms // shorter than the patience of a multi lock, and than the budget of a member of a red lock
+	const ttl = 40 * ms // shorter than the wait of a multi lock for a member, and than the budget of a member of a red lock
 	for _, tt := range []struct {
 		name         string
 		kind         func(*joint.Lock)

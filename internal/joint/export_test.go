@@ -10,10 +10,10 @@ import (
 // Unexported parts that the tests in package joint_test need.
 
 const (
-	FirstPatience = firstPatience
-	RollbackWait  = rollbackWait
-	Together      = together
-	Promptly      = promptly
+	FirstMemberWait = firstMemberWait
+	RollbackWait    = rollbackWait
+	Together        = together
+	Promptly        = promptly
 )
 
 var (

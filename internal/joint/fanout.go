@@ -246,23 +246,23 @@ func join(errs []error) (joined error) {
 // leave acquired members behind. So settle ends with the time, and the release of the acquired
 // members goes on in the background.
 type attemptTime struct {
-	began  time.Time
-	ending context.Context //nolint:containedctx // done when the caller's ctx is, or when the wait is over
-	cancel context.CancelFunc
-	until  time.Time // the end of the wait for rollbacks; zero while the attempt's time is not over
+	began   time.Time
+	waitCtx context.Context //nolint:containedctx // done when the caller's ctx is, or when the wait is over
+	cancel  context.CancelFunc
+	until   time.Time // the end of the wait for rollbacks; zero while the attempt's time is not over
 }
 
 // newAttemptTime returns the time of an attempt for the acquisition with ctx and w. Without a
 // limit, it needs no timer.
 func newAttemptTime(ctx context.Context, w *engine.Wait) *attemptTime {
-	ending, cancel := w.Bound(ctx)
-	return &attemptTime{began: time.Now(), ending: ending, cancel: cancel}
+	waitCtx, cancel := w.Bound(ctx)
+	return &attemptTime{began: time.Now(), waitCtx: waitCtx, cancel: cancel}
 }
 
 // acquire acquires the i-th member for o, unless the time is over. An answer that comes within the
 // grace period counts, but no further member is asked then.
 func (t *attemptTime) acquire(ctx context.Context, o *Ownership, i int, q *engine.Request, w engine.Wait) error {
-	if t.ending.Err() != nil {
+	if t.waitCtx.Err() != nil {
 		return q.GaveUp(ctx)
 	}
 	return o.lock.named(i, o.acquireAndAdd(ctx, i, q, w))
@@ -273,8 +273,8 @@ func (t *attemptTime) acquire(ctx context.Context, o *Ownership, i int, q *engin
 // answers within that time. Then nothing is held when the acquisition returns. settle reports
 // whether all members have answered.
 func (t *attemptTime) settle(limit time.Duration, o *fanOut) bool {
-	o.collect(t.ending, limit)
-	if o.open > 0 && t.ending.Err() != nil {
+	o.collect(t.waitCtx, limit)
+	if o.open > 0 && t.waitCtx.Err() != nil {
 		if t.until.IsZero() {
 			t.until = time.Now().Add(rollbackWait)
 		}

@@ -72,8 +72,8 @@ func TestReleaseGivesLateMembersBack(t *testing.T) {
 		at     time.Duration // when the release returns
 	}{
 		{"soon", joint.Together + 10*ms, joint.Together + 10*ms},
-		{"later than usual", time.Second, engine.PatienceFactor * usual},
-		{"never", time.Hour, engine.PatienceFactor * usual},
+		{"later than usual", time.Second, engine.AnswerFactor * usual},
+		{"never", time.Hour, engine.AnswerFactor * usual},
 	} {
 		runCluster(t, tt.name, 3, func(t *testing.T, k *cluster) {
 			k.each(3, (*Server).KeepLeases)

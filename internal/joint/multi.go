@@ -21,15 +21,15 @@ import (
 //	                                acquires B
 //	waits for B                     waits for A
 //
-// So a multi lock that holds some members waits for the next one only as long as its patience
-// lasts. Then it releases them, waits with nothing held until the missing member can be acquired,
-// and begins again with more patience.
+// So a multi lock that holds some members waits for the next one only for a while. Then it
+// releases them, waits with nothing held until the missing member can be acquired, and begins
+// again with a longer wait for each member.
 
-// The patience of a multi lock. It doubles with each round, because a member may simply be held for
-// long.
+// How long a multi lock that holds some members waits for the next one. The wait doubles with each
+// round, because a member may simply be held for long.
 const (
-	firstPatience   = 100 * time.Millisecond
-	longestPatience = 2 * time.Second
+	firstMemberWait   = 100 * time.Millisecond
+	longestMemberWait = 2 * time.Second
 )
 
 // multi is the driver of a lock that needs all its members. It acquires them one after another.
@@ -85,10 +85,10 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 	}
 	// Members on other clients wait in those clients' queues, which would not notice that this
 	// client closes.
-	waiting, cancel := context.WithCancel(ctx)
+	waitCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(m.Resource.Core.ClosingContext(), cancel)()
-	attempt := newAttemptTime(waiting, &q.Wait)
+	attempt := newAttemptTime(waitCtx, &q.Wait)
 	defer attempt.cancel()
 	// The observer may be slow. So it is not called while members are held that others may wait
 	// for.
@@ -99,14 +99,14 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 			q.Wait.Begin(m.Resource, q.ID)
 		}
 	})
-	for patience := firstPatience; ; patience = min(2*patience, longestPatience) {
-		res, missing, err := m.acquireInOrder(waiting, attempt, q, w, patience)
+	for memberWait := firstMemberWait; ; memberWait = min(2*memberWait, longestMemberWait) {
+		res, missing, err := m.acquireInOrder(waitCtx, attempt, q, w, memberWait)
 		state.holds = false
 		if state.mustTell {
 			q.Wait.Begin(m.Resource, q.ID)
 		}
 		if missing >= 0 {
-			err = m.awaitMember(waiting, attempt, q, missing, w)
+			err = m.awaitMember(waitCtx, attempt, q, missing, w)
 			if err == nil {
 				continue
 			}
@@ -116,7 +116,7 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 			return res, nil
 		case errors.Is(err, engine.ErrObserverSlow):
 			continue // the next attempt makes other requests for the members
-		case ctx.Err() == nil && waiting.Err() != nil:
+		case ctx.Err() == nil && waitCtx.Err() != nil:
 			return engine.Result{}, engine.ErrClosed
 		case errors.Is(err, errYield), errors.Is(err, errMembersLost),
 			q.Wait.Waited() && failure.Of(err).Retry():
@@ -141,25 +141,25 @@ func (m *multi) awaitMember(ctx context.Context, attempt *attemptTime, q *engine
 }
 
 // acquireInOrder acquires all members, or none: on failure it releases the members that it has.
-// missing is the index of the member for which the patience ran out, and is negative otherwise. If
+// missing is the index of the member for which memberWait ran out, and is negative otherwise. If
 // the end of ctx or of the wait cut the attempt short, the error matches ErrNotAcquired or
 // ErrUnavailable.
 func (m *multi) acquireInOrder(
-	ctx context.Context, attempt *attemptTime, q *engine.Request, w engine.Wait, patience time.Duration,
+	ctx context.Context, attempt *attemptTime, q *engine.Request, w engine.Wait, memberWait time.Duration,
 ) (res engine.Result, missing int, err error) {
 	o, err := m.beginAttempt(ctx, q)
 	if err != nil {
 		return engine.Result{}, -1, err
 	}
 	if o.shortest > 0 {
-		patience = min(patience, o.shortest/2) // the members' limits run already: leave half of the time
+		memberWait = min(memberWait, o.shortest/2) // the members' limits run already: leave half of the time
 	}
 	stateOf(q).granted = o // set now: if a hook of go-redis panics, Rollback releases what o has
 	for i := range m.Members {
 		mine := w
 		cut := i > 0 && !w.IsSingleTry()
 		if cut { // the time is random, so that rivals do not give way at the same time
-			mine = w.Within(patience/2 + rand.N(patience)) //nolint:gosec // jitter
+			mine = w.Within(memberWait/2 + rand.N(memberWait)) //nolint:gosec // jitter
 		}
 		stateOf(q).holds = i > 0
 		err := attempt.acquire(ctx, o, i, q, mine)
@@ -176,8 +176,8 @@ func (m *multi) acquireInOrder(
 		if !attempt.settle(limit, o.releaseMembers(ctx)) {
 			q.NoteSilence(asked)
 		}
-		isPatienceOver := cut && mine.Over()
-		if isPatienceOver && engine.IsGiveUp(err) {
+		isMemberWaitOver := cut && mine.Over()
+		if isMemberWaitOver && engine.IsGiveUp(err) {
 			if ctx.Err() == nil {
 				return engine.Result{}, i, err
 			}

@@ -46,13 +46,13 @@ func TestMultiHoldsNothingWhileItWaits(t *testing.T) {
 		s.Seize("y", "other", 0)
 		call := StartAcquire(t, t.Context(), c.MultiOf("x", "y", "z"))
 		assert.NotEmpty(t, s.IDs("x"), "for a moment")
-		Sleep(joint.FirstPatience + joint.FirstPatience/2)
+		Sleep(joint.FirstMemberWait + joint.FirstMemberWait/2)
 		assert.Empty(t, s.IDs("x"))
 		Sleep(time.Minute)
 		assert.Empty(t, s.IDs("x"))
 		s.Free("y")
 		Release(t, call.Wait())
-		assert.Equal(t, time.Minute+joint.FirstPatience+joint.FirstPatience/2, s.Now())
+		assert.Equal(t, time.Minute+joint.FirstMemberWait+joint.FirstMemberWait/2, s.Now())
 		s.RequireFree(t)
 		assert.Equal(t, []engine.EventKind{engine.EventWait, engine.EventAcquired, engine.EventReleased},
 			c.Kinds(engine.EventRenewed))
@@ -149,7 +149,7 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 			err := call.WaitErr()
 			slack := time.Duration(0)
 			if tt.at == CommandTimeout {
-				slack = 2 * joint.FirstPatience // it gives way at a random time before
+				slack = 2 * joint.FirstMemberWait // it gives way at a random time before
 			}
 			assert.InDelta(t, tt.at, call.At.Sub(s.Start), float64(slack))
 			if failure.Of(tt.want).InDoubt() {
@@ -167,8 +167,8 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 	}
 }
 
-// Its context ends while the first member is being released, because the patience for the second
-// one is over.
+// Its context ends while the first member is being released, because the wait for the second one is
+// over.
 func TestMultiWhoseContextEndsWhileItGivesWay(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.Seize("y", "other", 0)
@@ -193,7 +193,7 @@ func TestMultiWhoseContextEndsWhileItGivesWay(t *testing.T) {
 // The last member's answer counts within half of the grace: the other half is for the joint lock.
 // After an answer of the first member that is as late, the second one is not asked.
 func TestMemberOfAMultiAnswersInTheGrace(t *testing.T) {
-	const limit = joint.FirstPatience / 4 // no patience ends before
+	const limit = joint.FirstMemberWait / 4 // no wait for a member ends before
 	late, tooLate := Fault{Reply: limit + answerGrace/4}, Fault{Reply: limit + answerGrace*3/4}
 	for _, tt := range []struct {
 		name   string
@@ -221,7 +221,7 @@ func TestMemberOfAMultiAnswersInTheGrace(t *testing.T) {
 	}
 }
 
-// The servers fall silent when the first member is acquired. The second member's patience is over
+// The servers fall silent when the first member is acquired. The second member's wait is over
 // soon, and the rest of the time goes by while the first one is released.
 func TestMultiWhoseReleasesAreNotAnsweredIsNotRefused(t *testing.T) {
 	for name, tt := range map[string]struct{ wait, ctx time.Duration }{

@@ -392,18 +392,18 @@ func (o *Ownership) Extend(ctx context.Context, _ *engine.Hold, d time.Duration)
 // It does so at once, because a silent member's answer could not change that. If too few have
 // answered in time, the calls of the others end, and their errors say why there was no answer.
 func (o *Ownership) callMembers(ctx context.Context, f func(context.Context, *engine.Hold) error) error {
-	asking, stop := context.WithCancel(ctx)
+	askCtx, stop := context.WithCancel(ctx)
 	defer stop()
 	o.mu.Lock()
 	o.calling++
 	holds := slices.Clone(o.holds)
 	defer context.AfterFunc(o.untilOver(), stop)()
 	o.mu.Unlock()
-	calls, end := context.WithCancelCause(ctx)
+	callsCtx, end := context.WithCancelCause(ctx)
 	var open atomic.Int64
 	open.Store(int64(len(holds)))
 	fan := newFanOut(o.core(), len(holds), func(i int) error {
-		err := overBudget(f(calls, holds[i]))
+		err := overBudget(f(callsCtx, holds[i]))
 		if err != nil {
 			err = ofMember(holds[i].Resource(), err)
 		}
@@ -412,9 +412,9 @@ func (o *Ownership) callMembers(ctx context.Context, f func(context.Context, *en
 		}
 		return err
 	})
-	fan.collect(asking, o.budget)
+	fan.collect(askCtx, o.budget)
 	isCallerDone := ctx.Err() != nil
-	isBudgetOver := !isCallerDone && asking.Err() == nil // otherwise the joint hold has ended
+	isBudgetOver := !isCallerDone && askCtx.Err() == nil // otherwise the joint hold has ended
 	isUndecided := fan.open > 0 && fan.yes < o.lock.Need
 	if isUndecided && isBudgetOver {
 		end(overdue{errBudget})
@@ -422,7 +422,7 @@ func (o *Ownership) callMembers(ctx context.Context, f func(context.Context, *en
 	if isUndecided && (isBudgetOver || isCallerDone) {
 		fan.collectReasons(ctx)
 	}
-	fan.countMissing(asking)
+	fan.countMissing(askCtx)
 	lost, err := fan.decide(o.lock.Need)
 	o.mu.Lock()
 	o.calling--

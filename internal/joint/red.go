@@ -69,16 +69,16 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 		// Rivals held some members each. The pauses are random and long compared to an attempt, so
 		// that one of the rivals finds all members free.
 		pause := rand.N(min(max(16*state.split, 5*time.Millisecond), 250*time.Millisecond)) //nolint:gosec // jitter
-		engine.Pause(attempt.ending, pause, nil)
+		engine.Pause(attempt.waitCtx, pause, nil)
 	}
 	began := time.Now()
-	members := r.askAll(ctx, attempt.ending, q, o)
+	members := r.askAll(ctx, attempt.waitCtx, q, o)
 	defer o.asked.outlive()
-	members.collectUntil(attempt.ending, o.budget, func() bool {
+	members.collectUntil(attempt.waitCtx, o.budget, func() bool {
 		return o.enough() || members.yes+members.open < r.Need
 	})
 	if ctx.Err() == nil && o.enough() {
-		o.awaitTogether(attempt.ending)
+		o.awaitTogether(attempt.waitCtx)
 		r.dropReservations(ctx, o)
 		state.reserved = nil
 		state.granted = o
@@ -106,22 +106,22 @@ func (r *red) endFailedAttempt(
 	inTime := members.votes
 	released := o.releaseMembers(ctx)
 	isOver := members.open > 0 && members.yes+members.open >= r.Need
-	isBudget = isOver && attempt.ending.Err() == nil
+	isBudget = isOver && attempt.waitCtx.Err() == nil
 	switch {
 	case isBudget:
 		o.asked.end(overdue{errBudget})
 	case isOver:
-		o.asked.end(endOf(attempt.ending))
+		o.asked.end(endOf(attempt.waitCtx))
 	}
 	attempt.settle(min(o.budget, r.Resource.Core.RollbackLimit(attempt.began)), released)
 	if isOver {
 		members.collect(context.Background(), rollbackWait) // their errors say why they have not answered
 	} else {
-		o.awaitAsked(attempt.ending)
+		o.awaitAsked(attempt.waitCtx)
 	}
-	members.collectReady(attempt.ending)
+	members.collectReady(attempt.waitCtx)
 	if members.open > 0 && inTime.no <= len(r.Members)-r.Need {
-		r.addMissing(attempt.ending, o, members, isOver)
+		r.addMissing(attempt.waitCtx, o, members, isOver)
 	}
 	return isBudget
 }

@@ -172,12 +172,12 @@ func (o *Ownership) isConfirmed(ctx context.Context) bool {
 // acquire tries to acquire m, the member of the lost hold. It returns nil if that fails. An attempt
 // of unknown outcome is granted again by the next one, or rolled back by withdraw.
 func (t *retake) acquire(ctx context.Context, m *engine.Resource) *engine.Hold {
-	trying, cancel := context.WithTimeout(ctx, t.o.budget)
+	budgetCtx, cancel := context.WithTimeout(ctx, t.o.budget)
 	defer cancel()
 	if t.o.carried {
 		// This is a nested joint hold. Its member nests under the enclosing joint hold's new hold
 		// of the same member, if there is one.
-		hold, _ := m.AcquireNested(trying, t.newRequest(m)) // nil if it fails
+		hold, _ := m.AcquireNested(budgetCtx, t.newRequest(m)) // nil if it fails
 		return hold
 	}
 	if t.q == nil {
@@ -189,7 +189,7 @@ func (t *retake) acquire(ctx context.Context, m *engine.Resource) *engine.Hold {
 			t.lost.Ownership().KeepForReplacement()
 		}
 	}
-	res, err := m.Try(trying, t.q)
+	res, err := m.Try(budgetCtx, t.q)
 	if err != nil || !res.Granted {
 		return nil
 	}

@@ -184,8 +184,8 @@ type transfer struct {
 
 const (
 	patchedBuffer = 32 << 10
-	// closePatience is how long close waits for the connection's own Close, which may be stuck.
-	closePatience = 50 * time.Millisecond
+	// closeLimit is how long close waits for the connection's own Close, which may be stuck.
+	closeLimit = 50 * time.Millisecond
 )
 
 func newPatched(nc net.Conn) *patched { return &patched{nc: nc, closed: make(chan struct{})} }
@@ -270,7 +270,7 @@ func (s *patched) close() (err error) {
 		close(s.closed)
 		done := make(chan error, 1)
 		go func() { done <- s.nc.Close() }()
-		timer := time.NewTimer(closePatience)
+		timer := time.NewTimer(closeLimit)
 		defer timer.Stop()
 		select {
 		case err = <-done:

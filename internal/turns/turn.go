@@ -35,16 +35,16 @@ func (w *turn) wake() {
 // mayTakeBack reports whether w is a waiter that has not seen its turn. Turns.mu is held.
 func (w *turn) mayTakeBack() bool { return w.waiter != nil && !w.seen }
 
-// wait blocks until w, which is among the waiters, has its turn, or until trying ends.
-func (e *entry) wait(ctx, trying context.Context, q *engine.Request, w *turn) (*engine.Hold, error) {
+// wait blocks until w, which is among the waiters, has its turn, or until attemptCtx ends.
+func (e *entry) wait(ctx, attemptCtx context.Context, q *engine.Request, w *turn) (*engine.Hold, error) {
 	q.State = w
 	began := time.Now()
-	err := e.r.WaitIn(trying, e, q)
+	err := e.r.WaitIn(attemptCtx, e, q)
 	if err == nil {
 		return w.begin(ctx, q)
 	}
 	if w.following != nil {
-		engine.AwaitReleased(trying, w.following, e.turns.core.RollbackLimit(began))
+		engine.AwaitReleased(attemptCtx, w.following, e.turns.core.RollbackLimit(began))
 	}
 	return nil, err
 }

@@ -50,10 +50,10 @@ func New(core *engine.Core) *Turns {
 
 // Acquire implements [engine.Turns].
 func (t *Turns) Acquire(ctx context.Context, r *engine.Resource, q *engine.Request) (*engine.Hold, error) {
-	trying, stop := q.AttemptContext(ctx, r)
+	attemptCtx, stop := q.AttemptContext(ctx, r)
 	defer stop()
 	for {
-		hold, err := t.acquire(ctx, trying, r, q)
+		hold, err := t.acquire(ctx, attemptCtx, r, q)
 		if !errors.Is(err, engine.ErrObserverSlow) {
 			return hold, err
 		}
@@ -91,9 +91,9 @@ func (e *entry) firstStep(isTry bool, now time.Time) step {
 	return waitForTurn
 }
 
-// acquire does what the table in the package comment says. trying ends with the user's wait.
+// acquire does what the table in the package comment says. attemptCtx ends with the user's wait.
 func (t *Turns) acquire(
-	ctx, trying context.Context, r *engine.Resource, q *engine.Request,
+	ctx, attemptCtx context.Context, r *engine.Resource, q *engine.Request,
 ) (*engine.Hold, error) {
 	now := time.Now()
 	t.mu.Lock()
@@ -124,15 +124,15 @@ func (t *Turns) acquire(
 	case takeLingering:
 		return w.begin(ctx, q)
 	case releaseLingering:
-		engine.AwaitReleased(trying, released, t.core.RollbackLimit(now))
-		return e.attempt(ctx, trying, q)
+		engine.AwaitReleased(attemptCtx, released, t.core.RollbackLimit(now))
+		return e.attempt(ctx, attemptCtx, q)
 	case beRefused:
-		return nil, q.RefusedBy(trying, current.hold)
+		return nil, q.RefusedBy(attemptCtx, current.hold)
 	case makeAttempt:
-		return e.attempt(ctx, trying, q)
+		return e.attempt(ctx, attemptCtx, q)
 	case waitForTurn:
 	}
-	return e.wait(ctx, trying, q, w)
+	return e.wait(ctx, attemptCtx, q, w)
 }
 
 // entryFor returns the entry of users with these terms, and makes it if there is none. mu is held.
@@ -187,7 +187,7 @@ func (e *entry) removeIfUnused() {
 
 // attempt makes a user's first attempt, and blocks for it. The caller has counted it. If it is
 // refused, the user becomes the first waiter, and its request stands in the engine's queue.
-func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine.Hold, error) {
+func (e *entry) attempt(ctx, attemptCtx context.Context, q *engine.Request) (*engine.Hold, error) {
 	t := e.turns
 	mayWait := !q.Wait.IsSingleTry()
 	t.mu.Lock()
@@ -203,7 +203,7 @@ func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine
 	var hold *engine.Hold
 	var stands bool
 	var err error
-	engine.Guarded(undo, func() { hold, stands, err = e.r.AcquireOuter(trying, &tn.request) })
+	engine.Guarded(undo, func() { hold, stands, err = e.r.AcquireOuter(attemptCtx, &tn.request) })
 	t.mu.Lock()
 	switch {
 	case hold != nil:
@@ -220,7 +220,7 @@ func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine
 		e.awaitTenure(tn)
 		e.attemptEnded()
 		t.mu.Unlock()
-		return e.wait(ctx, trying, q, w)
+		return e.wait(ctx, attemptCtx, q, w)
 	}
 	e.contact.Failed(err)
 	e.attemptEnded()
