@@ -289,8 +289,8 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	}
 	// If a local waiter needs no more than q does, q joins the queue without an attempt. The
 	// attempt would be refused and cost a command, or q would overtake the waiter.
-	standsBehindOthers := q.MayQueue && queue == nil && r.Core.queues.mustWait(r, q)
-	if standsBehindOthers {
+	isBehindOthers := q.MayQueue && queue == nil && r.Core.queues.mustWait(r, q)
+	if isBehindOthers {
 		return r.waitIn(ctx, nil, q, Result{RetryAfter: -1})
 	}
 	res, err := r.tryWithinTimeout(ctx, q)

@@ -201,7 +201,7 @@ func (k *Contact) takeOver(other *Contact) {
 }
 
 // SetSource makes k, which users who take turns share, follow the queue in which q stands for all
-// of them. A nil q means that no request stands there any longer.
+// of them. A nil q means that no request is there any longer.
 func (k *Contact) SetSource(q *Request) {
 	k.catchUp()
 	k.mu.Lock()

@@ -273,7 +273,7 @@ type Request struct {
 	contact *Contact // nil if the server has granted the first attempt, or was not asked
 	// members are the contacts of the members that a joint lock waits for: see WaitForMember.
 	members map[*Resource]*Contact
-	waiter  *Waiter // of an outer hold's request, from when it stands in its queue; else nil
+	waiter  *Waiter // of an outer hold's request, from when it joins its queue; else nil
 	// memory is where its hold is made; nil to allocate it.
 	memory *Hold
 	min    *minHold // the minimum hold of a nested request's outer hold; nil if there is none

@@ -31,8 +31,8 @@ import (
 // by now, the server grants it again.
 //
 // Other clients must get their turn. A client hands off at most waitq.MaxStreakCount times, and for
-// at most waitq.MaxStreak, in a row. Then it frees the lock, and the head of its queue stands back
-// for a turn of the others: see waitq.Turn.
+// at most waitq.MaxStreak, in a row. Then it frees the lock, and the head of its
+// queue lets others go first for a turn: see waitq.Turn.
 //
 // Requests that poll hear no message. They find the lock free only by chance, which is small if it
 // is free for one round trip after each streak. Therefore each release that frees the lock asks the
@@ -52,8 +52,8 @@ type streak struct {
 //	the minimum hold is not over            stays taken for the rest     whoever comes first then
 //	the kind hands nothing off, or
 //	  the id is shared                      is freed                     whoever comes first
-//	nobody here waits                       is freed                     whoever comes first, but requests that begin
-//	                                                                     here stand back if another client has asked
+//	nobody here waits                       is freed                     whoever comes first; if another client has asked
+//	                                                                     for it, requests that begin here let it go first
 //	somebody here waits, and
 //	  this client has had its turn          is freed                     other clients, and then the head of the queue;
 //	                                                                     whoever comes first for a side of a read-write
@@ -134,9 +134,9 @@ func (o *Ownership) releaseLast(ctx context.Context) (lost, handedOff bool, err 
 	return o.recordAnswer(got, sent, err), got.Successor.Granted, err
 }
 
-// announceOthersTurn makes the first request that joins the queue stand back, if the release of o,
-// which is about to begin, will leave the lock to other clients. It takes waitQueues.mu and does
-// not block.
+// announceOthersTurn makes the first request that joins the queue let others go first if the
+// release of o, which is about to begin, will leave the lock to other clients. It takes
+// waitQueues.mu and does not block.
 func (o *Ownership) announceOthersTurn() {
 	qs := &o.r.Core.queues
 	now := time.Now()

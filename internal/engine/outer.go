@@ -38,8 +38,8 @@ type Turns interface {
 // the turns of 5 ms, and of most lingers. The number fits Hold.earlier and Owner.Tokens.
 const OuterTokens = 10_000
 
-// errQueued says that the request of an outer hold was refused, and stands in its queue.
-var errQueued = errors.New("it stands in the queue")
+// errQueued says that the request of an outer hold was refused, and is in its queue.
+var errQueued = errors.New("it is in the queue")
 
 // UseTurns lets users take turns by t. It must be called before the first acquisition.
 func (c *Core) UseTurns(t Turns) { c.turns = t }
@@ -113,9 +113,9 @@ func (r *Resource) InitOuter(q *Request, terms *Terms, group Group, waits bool) 
 }
 
 // AcquireOuter acquires for the request of an outer hold. If that is refused and may wait, it
-// stands in its queue: stands is true, and the caller must call AcquireOuter once more, which then
+// joins its queue: queued is true, and the caller must call AcquireOuter once more, which then
 // waits. It blocks as [Resource.AcquireOutermost] does. The caller is a call that Close waits for.
-func (r *Resource) AcquireOuter(ctx context.Context, q *Request) (hold *Hold, stands bool, err error) {
+func (r *Resource) AcquireOuter(ctx context.Context, q *Request) (hold *Hold, queued bool, err error) {
 	hold, err = r.AcquireOutermost(ctx, q, time.Now())
 	if errors.Is(err, errQueued) {
 		return nil, true, nil
@@ -123,11 +123,11 @@ func (r *Resource) AcquireOuter(ctx context.Context, q *Request) (hold *Hold, st
 	return hold, false, err
 }
 
-// JoinQueue makes the request of an outer hold stand in its queue, without an attempt. behind, if
-// not nil, is a hold that is about to be released. If its release will leave the lock to other
-// clients, q stands back from now on: its subscription may be confirmed, and its attempt sent,
-// while the release is under way. JoinQueue does not block, and takes waitQueues.mu. The caller
-// must call AcquireOuter, which then waits.
+// JoinQueue puts the request of an outer hold into its queue, without an attempt. behind, if not
+// nil, is a hold that is about to be released. If its release will leave the lock to other clients,
+// q lets others go first from now on: its subscription may be confirmed, and its attempt sent,
+// while the release is under way. JoinQueue does not block, and takes waitQueues.mu. The caller must call
+// AcquireOuter, which then waits.
 func (r *Resource) JoinQueue(q *Request, behind *Hold) {
 	if behind != nil {
 		behind.Ownership().announceOthersTurn()
@@ -136,7 +136,7 @@ func (r *Resource) JoinQueue(q *Request, behind *Hold) {
 	q.waiter = r.join(nil, q, Result{RetryAfter: -1})
 }
 
-// Withdraw says that q, which stands in its queue, is about to give up: no release of this client
+// Withdraw says that q, which is in its queue, is about to give up: no release of this client
 // is for it from now on, and nobody waits behind it. It takes waitQueues.mu and does not block.
 func (r *Resource) Withdraw(q *Request) {
 	qs := &r.Core.queues
@@ -145,7 +145,7 @@ func (r *Resource) Withdraw(q *Request) {
 	q.waiter.queued.Leaves = true
 }
 
-// HasHeardRelease reports whether a message of a release has come since q, which stands in its
+// HasHeardRelease reports whether a message of a release has come since q, which is in its
 // queue, knows that somebody has the lock. A nil request has heard of none.
 func (q *Request) HasHeardRelease() bool {
 	if q == nil || q.contact == nil {
@@ -156,16 +156,16 @@ func (q *Request) HasHeardRelease() bool {
 	return q.contact.outdated
 }
 
-// OthersWait reports whether a request of this client waits for the lock of r, other than standing:
-// the requests of outer holds that stand in their queue for it. It takes waitQueues.mu and does not
+// OthersWait reports whether a request of this client waits for the lock of r, other than queued:
+// the requests of outer holds that are in their queue for it. It takes waitQueues.mu and does not
 // block.
-func (r *Resource) OthersWait(standing []*Request) bool {
+func (r *Resource) OthersWait(queued []*Request) bool {
 	qs := &r.Core.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	polling := qs.polling[queueKey{r.Kind, r.Name}]
 	except := make([]*waitq.Waiter, 0, 2)
-	for _, q := range standing {
+	for _, q := range queued {
 		if q.polls() {
 			polling--
 		}

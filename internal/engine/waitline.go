@@ -31,8 +31,8 @@ const (
 // stand in line.
 type Place = waitq.Place
 
-// standInLine gives the queue a place, if the clients of its kind stand in line. queues.mu is held.
-func (wq *waitQueue) standInLine(number uint64) {
+// joinLine gives the queue a place, if the clients of its kind stand in line. queues.mu is held.
+func (wq *waitQueue) joinLine(number uint64) {
 	line, ok := wq.r.Driver.(LineDriver)
 	if !ok {
 		return

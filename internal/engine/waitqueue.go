@@ -82,7 +82,7 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 	key := queueKey{r.Kind, r.Name}
 	queue := qs.open[key]
 	if queue == nil {
-		return !qs.othersTurn(key, time.Now()).IsZero() // it opens the queue, and stands back
+		return !qs.othersTurn(key, time.Now()).IsZero() // it opens the queue, and lets others go first
 	}
 	return queue.state.MustWait(int(q.Permits))
 }
@@ -166,8 +166,8 @@ func (wq *waitQueue) on(e *waitq.Event) []waitq.Action {
 			waiterOf(a).Wake()
 		case waitq.Subscribe:
 			wq.listen()
-		case waitq.StandInLine:
-			wq.standInLine(waiterOf(a).Request.Number)
+		case waitq.JoinLine:
+			wq.joinLine(waiterOf(a).Request.Number)
 		case waitq.Unsubscribe:
 			wq.needless = append(wq.needless, wq.subs...)
 			wq.subs = nil
@@ -249,7 +249,7 @@ func (wq *waitQueue) add(w *Waiter, refused Result) {
 	w.queued.Doubt = q.InDoubt
 	joined := waitq.Event{Kind: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter}
 	if len(wq.queues.leftTo) > 0 {
-		joined.StandBack = wq.queues.othersTurn(wq.key, time.Now())
+		joined.OthersTurnEnds = wq.queues.othersTurn(wq.key, time.Now())
 		delete(wq.queues.leftTo, wq.key)
 	}
 	wq.on(&joined)

@@ -57,7 +57,7 @@
 // the release leaves the lock to them first. Within a cohort the request joins as soon as a user
 // waits. With a linger time alone, which others cannot foresee, it joins when a tenure ends, or
 // when a user has waited for 100 ms. It leaves when no user waits; within a cohort it stays until
-// the turn ends. While two users of a cohort wait, a second request stands behind the first, so
+// the turn ends. While two users of a cohort wait, a second request waits behind the first, so
 // that the client keeps its place when the first is granted.
 //
 // # Losses
@@ -74,6 +74,6 @@
 //
 // # Goroutines
 //
-// Core.Spawn starts one for each request that stands in a queue. The functions of time.AfterFunc
+// Core.Spawn starts one for each request in a queue. The functions of time.AfterFunc
 // end a linger time, or check whether a waiter has waited for 100 ms.
 package turns

@@ -636,7 +636,7 @@ func TestALingeringLockIsReleasedAtOnceForTheObserver(t *testing.T) {
 // The request for the next tenure joins its queue just before the release that leaves the lock to
 // others. Its subscription is confirmed while the release is on its way. It makes no attempt that
 // could arrive after the release, and before the client that has asked.
-func TestRequestThatJoinsBeforeTheReleaseStandsBack(t *testing.T) {
+func TestRequestThatJoinsBeforeTheReleaseLetsOthersGoFirst(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.MayStayHeld()
 		pause := time.Duration(0) // before each command

@@ -91,9 +91,9 @@ func (tn *tenure) mayBeKept(now time.Time) bool {
 // isWanted reports whether the lock should not stay with the users of its entry. Turns.mu is held.
 func (tn *tenure) isWanted() bool {
 	var own []*engine.Request
-	for _, standing := range [...]*tenure{tn.entry.next, tn.entry.second} {
-		if standing != nil {
-			own = append(own, &standing.request)
+	for _, queued := range [...]*tenure{tn.entry.next, tn.entry.second} {
+		if queued != nil {
+			own = append(own, &queued.request)
 		}
 	}
 	return tn.isDisputed || tn.hold.WasWanted() || tn.entry.r.OthersWait(own)

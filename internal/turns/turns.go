@@ -33,8 +33,8 @@ type entry struct {
 
 	waiters  list.List[turn, *turn]
 	tenure   *tenure // nil if the client does not have the lock
-	next     *tenure // its request stands in the engine's queue; nil if there is none
-	second   *tenure // its request stands behind next's; nil if there is none
+	next     *tenure // its request is in the engine's queue; nil if there is none
+	second   *tenure // its request is behind next's; nil if there is none
 	attempts int     // attempts under way by users who are not waiters
 	watching bool    // the timer of watch is set
 	contact  engine.Contact
@@ -186,7 +186,7 @@ func (e *entry) removeIfUnused() {
 }
 
 // attempt makes a user's first attempt, and blocks for it. The caller has counted it. If it is
-// refused, the user becomes the first waiter, and its request stands in the engine's queue.
+// refused, the user becomes the first waiter, and its request is in the engine's queue.
 func (e *entry) attempt(ctx, attemptCtx context.Context, q *engine.Request) (*engine.Hold, error) {
 	t := e.turns
 	mayWait := !q.Wait.IsSingleTry()
@@ -201,9 +201,9 @@ func (e *entry) attempt(ctx, attemptCtx context.Context, q *engine.Request) (*en
 		t.mu.Unlock()
 	}
 	var hold *engine.Hold
-	var stands bool
+	var queued bool
 	var err error
-	engine.Guarded(undo, func() { hold, stands, err = e.r.AcquireOuter(attemptCtx, &tn.request) })
+	engine.Guarded(undo, func() { hold, queued, err = e.r.AcquireOuter(attemptCtx, &tn.request) })
 	t.mu.Lock()
 	switch {
 	case hold != nil:
@@ -214,7 +214,7 @@ func (e *entry) attempt(ctx, attemptCtx context.Context, q *engine.Request) (*en
 		e.attemptEnded()
 		t.mu.Unlock()
 		return w.begin(ctx, q)
-	case stands:
+	case queued:
 		w := &turn{entry: e, since: time.Now()}
 		e.waiters.Prepend(w)
 		e.awaitTenure(tn)
@@ -236,7 +236,7 @@ func (e *entry) attemptEnded() {
 	e.removeIfUnused()
 }
 
-// prepareNext makes a request stand in the engine's queue if a user waits, and if it is time for
+// prepareNext puts a request into the engine's queue if a user waits, and if it is time for
 // that: see the package comment. Turns.mu is held.
 func (e *entry) prepareNext() {
 	isNeedless := e.waiters.First == nil || e.next != nil
@@ -252,7 +252,7 @@ func (e *entry) prepareNext() {
 	e.enqueueSecond()
 }
 
-// enqueueSecond makes a second request stand in the engine's queue if at least two users of a
+// enqueueSecond puts a second request into the engine's queue if at least two users of a
 // cohort wait. So the client keeps its place and its subscriptions when the first request is
 // granted. Otherwise each tenure would cost two more commands. Turns.mu is held.
 func (e *entry) enqueueSecond() {
@@ -264,7 +264,7 @@ func (e *entry) enqueueSecond() {
 	e.awaitTenure(e.joinQueue(nil))
 }
 
-// watch makes a request stand in the engine's queue when the first user has waited for
+// watch puts a request into the engine's queue when the first user has waited for
 // enqueueAfter. Turns.mu is held.
 func (e *entry) watch(in time.Duration) {
 	e.watching = true
@@ -286,7 +286,7 @@ func (e *entry) watch(in time.Duration) {
 }
 
 // enqueueNext makes a request for the next tenure join the engine's queue, if a user waits and no
-// request stands there. behind, if not nil, is the outer hold that the caller is about to release.
+// request is there. behind, if not nil, is the outer hold that the caller is about to release.
 // enqueueNext does not block. Turns.mu is held.
 func (e *entry) enqueueNext(behind *engine.Hold) {
 	isNeedless := e.waiters.First == nil || e.next != nil
@@ -307,7 +307,7 @@ func (e *entry) joinQueue(behind *engine.Hold) *tenure {
 	return tn
 }
 
-// awaitTenure waits, in the background, for the outer hold of tn, whose request stands in the
+// awaitTenure waits, in the background, for the outer hold of tn, whose request is in the
 // engine's queue. Turns.mu is held.
 func (e *entry) awaitTenure(tn *tenure) {
 	core := e.turns.core
@@ -396,7 +396,7 @@ func (e *entry) withdrawNext() (left <-chan struct{}) {
 	return first.answered
 }
 
-// withdraw makes tn's request, which stands in the engine's queue, give up. Turns.mu is held.
+// withdraw makes tn's request, which is in the engine's queue, give up. Turns.mu is held.
 func (e *entry) withdraw(tn *tenure) {
 	e.r.Withdraw(&tn.request)
 	tn.cancel()

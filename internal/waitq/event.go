@@ -32,9 +32,9 @@ type Event struct {
 	Now  time.Time
 	Who  *Waiter // Joined to Left: the waiter
 
-	// StandBack is when a turn of other clients ends that this client's own release has begun. It
-	// matters to the first waiter of a queue. Zero if there is no such turn.
-	StandBack time.Time // Joined
+	// OthersTurnEnds is when a turn of other clients ends that this client's own release has begun.
+	// It matters to the first waiter of a queue. Zero if there is no such turn.
+	OthersTurnEnds time.Time // Joined
 
 	// Joined, Tried, Left: how long the holder's lease lasts; negative if unknown.
 	RetryAfter    time.Duration
@@ -69,7 +69,7 @@ const (
 	Offer                         // try for the waiter too, or release in its favor, with the place
 	Yield                         // release, and move the place to the end of the line
 	Subscribe                     // to the common messages: see [Queue.Subscribed]
-	StandInLine                   // subscribe to a place, if the kind has a line: see [Queue.Subscribed]
+	JoinLine                      // subscribe to a place, if the kind has a line: see [Queue.Subscribed]
 	Unsubscribe                   // from the common messages
 	LeaveLine                     // unsubscribe from the place, and give it up if its number is not 0
 )

@@ -252,8 +252,8 @@ func (q *Queue) wakeHead() {
 // granted, the new one is the head, because they may still give up without telling anybody.
 func (q *Queue) join(e *Event) {
 	q.waiters.Append(e.Who)
-	if !e.StandBack.IsZero() && q.waiters.First == e.Who {
-		q.turn.beginOwn(e.Now, e.StandBack.Sub(e.Now), false)
+	if !e.OthersTurnEnds.IsZero() && q.waiters.First == e.Who {
+		q.turn.beginOwn(e.Now, e.OthersTurnEnds.Sub(e.Now), false)
 	}
 	if q.Head() == e.Who {
 		q.schedule(e)
@@ -261,7 +261,7 @@ func (q *Queue) join(e *Event) {
 	switch {
 	case q.waiters.First == e.Who:
 		q.do(Action{Kind: Subscribe})
-		q.do(Action{Kind: StandInLine, Who: e.Who})
+		q.do(Action{Kind: JoinLine, Who: e.Who})
 	case q.unused:
 		q.unused = false
 		q.wake(e.Who)

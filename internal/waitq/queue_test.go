@@ -56,7 +56,7 @@ func (s *script) on(name string, e Event) string {
 	var said []string
 	for _, a := range s.q.On(&e) {
 		text := [...]string{
-			"wake", "try", "offer", "yield", "subscribe", "stand in line", "unsubscribe", "leave line",
+			"wake", "try", "offer", "yield", "subscribe", "join line", "unsubscribe", "leave line",
 		}[a.Kind]
 		if a.Who != nil {
 			text += " " + a.Who.Of.(string)
@@ -73,8 +73,8 @@ func (s *script) on(name string, e Event) string {
 		switch {
 		case a.Kind == Subscribe:
 			s.q.Subscribed(1, 0)
-		case a.Kind == StandInLine && s.q.ManyHolders: // no line
-		case a.Kind == StandInLine:
+		case a.Kind == JoinLine && s.q.ManyHolders: // no line
+		case a.Kind == JoinLine:
 			s.q.Subscribed(1, 7)
 		}
 	}
@@ -416,7 +416,7 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{listen, nothing},
 			{heard, nothing},
 			{after(SlowPoll, alarm), "no alarm is due"},
-			{joins("b"), "subscribe, stand in line b"},
+			{joins("b"), "subscribe, join line b"},
 			{joins("c"), nothing},
 			{givesUp("c"), nothing},
 			{isGranted("b"), "unsubscribe, leave line"},
@@ -701,9 +701,9 @@ func TestConfirmationEndsATurnThatAMessageHasBegun(t *testing.T) {
 	assert.Equal(t, "wake a", s.on("a", Event{Kind: Confirmed}))
 }
 
-// The first waiter joins after a release that has left the lock to others. It stands back until
-// they have had it, or until the time is over. Later waiters stand behind it.
-func TestQueueThatWasJustOpenedStandsBack(t *testing.T) {
+// The first waiter joins after a release that has left the lock to others. It waits until
+// they have had it, or until the time is over. Later waiters wait behind it.
+func TestQueueThatWasJustOpenedLetsOthersGoFirst(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		ends  Event
@@ -715,10 +715,10 @@ func TestQueueThatWasJustOpenedStandsBack(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newScript(t)
-			s.on("a", Event{Kind: Joined, RetryAfter: -1, StandBack: s.now.Add(MaxTurn)})
+			s.on("a", Event{Kind: Joined, RetryAfter: -1, OthersTurnEnds: s.now.Add(MaxTurn)})
 			s.on("a", Event{Kind: Confirmed})
 			assert.Empty(t, s.on("a", Event{Kind: Confirmed}))
-			assert.Empty(t, s.on("b", Event{Kind: Joined, RetryAfter: -1, StandBack: s.now.Add(2 * MaxTurn)}))
+			assert.Empty(t, s.on("b", Event{Kind: Joined, RetryAfter: -1, OthersTurnEnds: s.now.Add(2 * MaxTurn)}))
 			assert.Equal(t, s.now.Add(MaxTurn), s.q.TryAt)
 			s.now = s.now.Add(tt.after)
 			assert.Equal(t, "wake a", s.on("", tt.ends))

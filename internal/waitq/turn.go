@@ -104,7 +104,7 @@ func (t *Turn) acquired() {
 	t.due = time.Time{}
 }
 
-// yielded decides how long the head stands back, counted from when the release was sent, because
+// yielded decides how long the head lets others go first, counted from when the release was sent:
 // the lock has been free since then. The turn may be over when the reply comes.
 func (t *Turn) yielded(e *Event, oneByOne bool) (tryNow bool) {
 	if t.until.IsZero() {

@@ -120,7 +120,7 @@ func planFor(turn *Turn, e Event, known bool) plan {
 }
 
 // Each case is the reply to a release that was sent 2 ms ago and left the lock to other clients.
-func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
+func TestHowLongTheHeadWaitsForOthersAfterARelease(t *testing.T) {
 	const cohort = 50 * ms
 	for _, tt := range []struct {
 		name     string

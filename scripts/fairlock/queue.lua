@@ -372,9 +372,10 @@ local function queue_rules()
 
   -- forget_clients removes the fields of clients whose heartbeat is older than any timeout: all
   -- their waiters have left, or count as dead. Without it, these fields would stay until the queue
-  -- is empty. It looks at a part of the hash, at most once a second. The client id of the
-  -- holder (nil: nobody) stays: it shows that Redisson does not hold the lock. A heartbeat in the future counts
-  -- as one of now: the clock was set back, and the client may have crashed since.
+  -- is empty. It looks at a part of the hash, at most once a second. The client id of the holder
+  -- (nil: nobody holds the lock) stays: it shows that Redisson does not hold the lock. A heartbeat
+  -- in the future counts as one of now: the clock was set back, and the client may have crashed
+  -- since.
   local function forget_clients(lock, now, holder)
     local swept, longest = unpack(redis.call('hmget', lock.clients, 'swept', 'timeout'))
     local at, cursor = string.match(swept or '', '^(%d+) (%d+)$')
