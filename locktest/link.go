@@ -49,7 +49,7 @@ func (l *Link) Mend() {
 	}
 }
 
-// isMended reports whether open is closed. The caller holds mu.
+// isMended reports whether open is closed. mu is held.
 func (l *Link) isMended() bool {
 	select {
 	case <-l.open:

@@ -154,7 +154,7 @@ func (w *leaderWatch) look(ctx context.Context) (Leader, error) {
 func (w *leaderWatch) pause(ctx context.Context, leader Leader, err error) {
 	d := watchPoll
 	switch {
-	case err != nil:
+	case err != nil: // the leader is not known
 	case leader.ID == "":
 		d = lookForLeader
 	case leader.TTL >= 0:

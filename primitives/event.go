@@ -134,7 +134,7 @@ func (c *Client) observer() func(engine.Event) {
 	}
 }
 
-// tell calls the observers. The caller holds no mutex, and Close waits for it.
+// tell calls the observers. No mutex is held, and Close waits for it.
 func (c *Client) tell(e Event) {
 	for _, observe := range c.observe {
 		observe(e)

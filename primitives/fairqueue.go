@@ -277,7 +277,7 @@ func (w *fairWaiter) Leave(_ *engine.Waiter, res engine.Result) {
 		w.own.Close()
 	}
 	switch {
-	case !empty:
+	case !empty: // others of this client still wait
 	case res.Granted:
 		q.grants.CloseSoon() // a client whose goroutines take turns waits again at once
 	default:

@@ -245,7 +245,7 @@ func (h *handle) acquire(ctx context.Context, opts []Option, how waitMode) (*Hol
 	}
 	limit := s.Wait
 	switch how {
-	case waitAsOptionsSay:
+	case waitAsOptionsSay: // see limit above
 	case tryOnce:
 		limit = engine.NoWait
 	case waitForever:

@@ -220,7 +220,7 @@ func (s settings) with(opts []Option) settings {
 // is used.
 func (s *settings) apply(o *Option) {
 	switch o.kind {
-	case optNone:
+	case optNone: // the zero Option changes nothing
 	case optWait:
 		s.check(o.d >= 0, "a negative wait, %v", o.d)
 		s.Wait = max(o.d, 0)

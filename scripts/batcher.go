@@ -370,7 +370,7 @@ func (b *batcher) take(batch []*pending) []*pending {
 }
 
 // hasRoom reports whether one more command may be sent alone. The limit applies to all connections
-// that are in use or being dialed, except those of batches that have a slot. The caller holds mu.
+// that are in use or being dialed, except those of batches that have a slot. mu is held.
 func (b *batcher) hasRoom(now time.Time) bool {
 	return b.direct < min(b.maxDirect, b.maxOthers-b.lateBatches-b.dialing(now))
 }
@@ -412,7 +412,7 @@ func (b *batcher) keepsSlot(n int, f func()) bool {
 }
 
 // mayPass reports whether a batch that began at began, and takes longer than slotTimeout, loses its
-// slot now. The caller holds mu.
+// slot now. mu is held.
 func (b *batcher) mayPass(now, began time.Time) bool {
 	isCrowded := b.direct+b.lateBatches+b.dialing(now) >= b.maxOthers
 	if !b.here.unanswered && !isCrowded {
@@ -432,7 +432,7 @@ func (b *batcher) passSlot() {
 	b.r.running.Go(b.work)
 }
 
-// updateFull lets commands be sent alone again when few are queued. The caller holds mu. Half of
+// updateFull lets commands be sent alone again when few are queued. mu is held. Half of
 // maxDirect is the threshold, so that full does not change with every command.
 func (b *batcher) updateFull() { b.full = len(b.queue) > b.maxDirect/2 }
 

@@ -47,7 +47,7 @@ func (s Sender) send(
 	}
 	for i, key := range keys {
 		switch {
-		case key != nil:
+		case key != nil: // given
 		case i >= required: // an optional key, and a later one is given
 			keys[i] = keys[0] // any key of the slot
 		default: // Redis would otherwise take the empty name for the key

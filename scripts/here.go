@@ -77,7 +77,7 @@ func (h *inlineStats) allowed(now time.Time) bool {
 
 // dialing returns how many dials may go on for attempts that have ended, because go-redis keeps the
 // connection for later commands. After the pause, only as many count as the client has under way.
-// The caller holds mu.
+// mu is held.
 func (b *batcher) dialing(now time.Time) int {
 	if b.here.dials == 0 || now.Before(b.here.until) {
 		return b.here.dials

@@ -140,7 +140,7 @@ func (m *slotMap) begin() bool {
 	return true
 }
 
-// wakeWaiters passes the result of a reading to the calls that wait for it. The caller holds mu.
+// wakeWaiters passes the result of a reading to the calls that wait for it. mu is held.
 func (m *slotMap) wakeWaiters(err error) {
 	if m.next != nil {
 		m.next.err = err

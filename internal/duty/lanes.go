@@ -272,7 +272,7 @@ func (l *lane) ended(d *Duty, answer Answer) {
 	}
 	now := time.Now()
 	switch {
-	case answer == Done, answer == Final, !now.Before(d.Over), l.lanes.closed:
+	case answer == Done, answer == Final, !now.Before(d.Over), l.lanes.closed: // no further attempt
 	case l.lanes.ending && !d.stuck: // d had its last attempt
 		if answer == Silent {
 			l.drop(func(*Duty) bool { return true })

@@ -249,7 +249,8 @@ func (q *Request) attemptBegins() {
 // failed.
 func (q *Request) learn(ctx context.Context, res Result, err error) {
 	switch {
-	case q.membersNote, q.contact == nil && res.Granted:
+	case q.membersNote: // the members of a joint lock note it themselves
+	case q.contact == nil && res.Granted: // nothing has failed so far
 	case err != nil:
 		f := failure.Of(err)
 		grace := graceOf(ctx)

@@ -201,7 +201,7 @@ func (wq *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time
 		wq.polled = got.Polled
 	}
 	switch {
-	case offered.Kind != waitq.Yield:
+	case offered.Kind != waitq.Yield: // no turn of other clients begins
 	case err != nil:
 		wq.on(&waitq.Event{Kind: waitq.Missed})
 	default:

@@ -105,7 +105,7 @@ func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, 
 	o := held.Ownership()
 	h := q.memory
 	switch {
-	case h != nil:
+	case h != nil: // the caller has allocated it
 	case o != nil && o.first.r == nil:
 		h = &o.first // most ownerships have one hold: one allocation for both
 	default:

@@ -65,7 +65,7 @@ func (l *holdList) remove(h *Hold) {
 // sameName links the holds of one name.
 type sameName struct{ older, newer *Hold }
 
-// addName adds a hold to the index by name. The caller holds mu.
+// addName adds a hold to the index by name. mu is held.
 func (l *holdList) addName(h *Hold) {
 	h.sameName.older = l.byName[h.r.Name]
 	if h.sameName.older != nil {
@@ -74,7 +74,7 @@ func (l *holdList) addName(h *Hold) {
 	l.byName[h.r.Name] = h
 }
 
-// removeName removes a hold from the index by name. The caller holds mu.
+// removeName removes a hold from the index by name. mu is held.
 func (l *holdList) removeName(h *Hold) {
 	older := h.sameName.older
 	newer := h.sameName.newer

@@ -45,7 +45,7 @@ func (o *Ownership) LeaseFor(left int) (need time.Duration, known bool) {
 }
 
 // NextChange numbers a change of the count. The server ignores a change whose number is lower than
-// the last one, so a late copy of an earlier change has no effect. The caller holds the wire lock.
+// the last one, so a late copy of an earlier change has no effect. The wire lock is held.
 func (o *Ownership) NextChange() uint32 {
 	o.wire.change++
 	return o.wire.change
@@ -53,11 +53,11 @@ func (o *Ownership) NextChange() uint32 {
 
 // ChangeInDoubt reports whether a change of the count has had an attempt of unknown outcome. A copy
 // of that attempt may still arrive, and the server must remember the number of the next change
-// until then. The caller holds the wire lock.
+// until then. The wire lock is held.
 func (o *Ownership) ChangeInDoubt() bool { return o.wire.changeInDoubt }
 
 // NoteChangeDoubt is called after a command that changes the count. inDoubt says whether an attempt
-// has an unknown outcome. The caller holds the wire lock.
+// has an unknown outcome. The wire lock is held.
 func (o *Ownership) NoteChangeDoubt(inDoubt bool) {
 	o.wire.changeInDoubt = o.wire.changeInDoubt || inDoubt
 }

@@ -126,8 +126,8 @@ func (r *Resource) AcquireOuter(ctx context.Context, q *Request) (hold *Hold, qu
 // JoinQueue puts the request of an outer hold into its queue, without an attempt. behind, if not
 // nil, is a hold that is about to be released. If its release will leave the lock to other clients,
 // q lets others go first from now on: its subscription may be confirmed, and its attempt sent,
-// while the release is under way. JoinQueue does not block, and takes waitQueues.mu. The caller must call
-// AcquireOuter, which then waits.
+// while the release is under way. JoinQueue does not block, and takes waitQueues.mu. The caller
+// must call AcquireOuter, which then waits.
 func (r *Resource) JoinQueue(q *Request, behind *Hold) {
 	if behind != nil {
 		behind.Ownership().announceOthersTurn()

@@ -456,7 +456,7 @@ func (o *Ownership) free(ctx context.Context) (Released, error) {
 
 // recordAnswer notes the answer to the command that frees o, which was first sent at sent, and
 // reports whether o was lost before. The answer counts for whoever releases a hold of o at the same
-// time. The caller holds wire.
+// time. wire is held.
 //
 // If a repeated release finds nothing, and the lease had not ended when the first copy was sent,
 // then the first copy was executed. The lock may also have been taken by force at that moment. The

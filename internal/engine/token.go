@@ -39,7 +39,7 @@ func (s *seenTokens) see(name string, token int64, sent time.Time, mayRepeat boo
 	defer s.mu.Unlock()
 	last, known := s.byNames[name]
 	switch {
-	case token > last.token:
+	case token > last.token: // as it should be
 	case token == last.token && mayRepeat, !sent.After(last.at):
 		return 0
 	default:

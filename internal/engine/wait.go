@@ -99,7 +99,7 @@ func (w *Wait) IsSingleTry() bool { return w.limit == NoWait }
 func (w *Wait) Waited() bool { return w.waited }
 
 // Begin notes, once, that the acquisition has to wait, and emits the event. id is the hold's or the
-// holder's id. The caller holds no mutex.
+// holder's id. No mutex is held.
 func (w *Wait) Begin(r *Resource, id string) {
 	if w.waited {
 		return

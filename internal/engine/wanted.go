@@ -82,8 +82,7 @@ var alreadyWanted = func() chan struct{} {
 	return c
 }()
 
-// NotifyWanted notes that somebody waits for the resource of h. It does not block. The caller holds
-// no mutex.
+// NotifyWanted notes that somebody waits for the resource of h. It does not block. No mutex is held.
 func (h *Hold) NotifyWanted() {
 	h.mu.Lock()
 	switch {
@@ -186,7 +185,7 @@ func (c *Core) HoldersToAsk(now time.Time) (asks []Ask, next Instant) {
 		}
 		isOfMembers := of.Identity != nil && holder == "" // a joint lock: the holders of its members are asked
 		switch {
-		case at.IsZero(), isOfMembers:
+		case at.IsZero(), isOfMembers: // nobody is asked
 		case now.Before(at):
 			next = min(next, c.Instant(at))
 		default:

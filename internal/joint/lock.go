@@ -108,7 +108,7 @@ func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 		switch {
 		case err != nil:
 			return "", err
-		case outer == nil:
+		case outer == nil: // ctx has no hold of this member
 		case outer.IsLostUnreleased():
 			return "", outer.Ended()
 		case id != "" && id != outer.ID():

@@ -205,7 +205,7 @@ func isValid(member *engine.Hold) bool {
 // closed. A red lock with enough members left retakes a lost one.
 //
 // Before there is a joint hold, the end is noted for Join. A loss before add is noted for add.
-// Holds that add has refused are ignored. The caller holds no mutex.
+// Holds that add has refused are ignored. No mutex is held.
 func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 	o.mu.Lock()
 	// The client that ends its holds ends the joint hold too, with ErrClosed.

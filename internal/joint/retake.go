@@ -68,7 +68,7 @@ func (o *Ownership) takeLater(i int) {
 	defer o.mu.Unlock()
 	mayTake := !o.closed && o.asked.mayTake && o.terms.ForMember(i).Renew
 	switch {
-	case !mayTake:
+	case !mayTake: // the joint hold does without this member
 	case o.h == nil:
 		o.asked.missing = append(o.asked.missing, i)
 	default:

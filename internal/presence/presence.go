@@ -301,7 +301,7 @@ func (p *Presence) write(done chan struct{}, name, state []any) {
 	outcome := failure.Of(err).Outcome
 	p.mu.Lock()
 	switch {
-	case outcome == failure.None:
+	case outcome == failure.None: // written
 	case outcome != failure.Executed: // Redis has not refused the name, so the next write may succeed
 		pause = nameRetry
 	case !p.warned:

@@ -429,6 +429,30 @@ func TestEventsAreBalancedIfAPassedOnLockIsLost(t *testing.T) {
 	}
 }
 
+// A waiter gives up just when it was given the turn, so its client releases the lock. The loss of
+// the lock, which was noticed meanwhile, is reported after that. Nobody waits any longer, so nobody
+// is given the next turn.
+func TestLossIsReportedAfterAWaiterHasLeftWithItsTurn(t *testing.T) {
+	for i := range 50 { // in some of them, the waiter is given the turn before it gives up
+		RunBubble(t, fmt.Sprint(i), func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			r := c.Lock("x")
+			first := Acquire(t, t.Context(), r, InCohort(testCohort))
+			tenure, outer := c.Turns().Outer("x")
+			ctx, cancel := context.WithCancel(t.Context())
+			waiter := StartAcquire(t, ctx, r, InCohort(testCohort))
+			cancel()
+			Release(t, first)
+			waiter.End()
+			if waiter.Hold != nil {
+				Release(t, waiter.Hold)
+			}
+			tenure.MemberEnded(outer, engine.ErrLost)
+			Sleep(time.Minute)
+		})
+	}
+}
+
 // The attempt for the next tenure may be executed late. It gives nobody a turn, and is rolled back.
 func TestAttemptInDoubtLeavesNothingBehind(t *testing.T) {
 	for _, tt := range []struct {

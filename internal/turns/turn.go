@@ -14,7 +14,7 @@ type turn struct {
 	list.Links[turn]
 	entry  *entry
 	since  time.Time      // when it began to wait
-	waiter *engine.Waiter // nil until it waits
+	waiter *engine.Waiter // nil until it waits, and after it has left with its turn
 	err    error          // why it no longer waits
 
 	tenure    *tenure // nil until it has the turn
@@ -66,7 +66,7 @@ func (e *entry) NextStep(waiter *engine.Waiter) (step engine.Step) {
 	switch {
 	case w.err != nil:
 		step.Try = true // Try returns the error
-	case w.tenure == nil:
+	case w.tenure == nil: // its turn has not come
 	case !w.tenure.hold.ValidUntil().After(time.Now()): // the process stood still, and nobody has reported the loss yet
 		tn := w.tenure
 		tn.takeBack()
@@ -94,6 +94,7 @@ func (e *entry) Leave(waiter *engine.Waiter, res engine.Result) {
 	defer t.mu.Unlock()
 	switch {
 	case w.tenure != nil: // the waiter was given the turn just now
+		w.waiter = nil // a loss that is reported later does not make it wait again
 		if w.end(false) == endRelease {
 			w.following = w.tenure.hold.ReleaseLater()
 		}

@@ -116,7 +116,7 @@ func (t *Turns) acquire(
 		w = &turn{entry: e, since: now}
 		e.waiters.Append(w)
 		e.prepareNext()
-	case beRefused:
+	case beRefused: // nothing changes
 	}
 	t.mu.Unlock()
 
@@ -243,7 +243,7 @@ func (e *entry) prepareNext() {
 	isInCohort := e.tenure != nil && e.terms.Cohort > 0
 	isLeftAlone := e.tenure == nil && e.attempts == 0
 	switch {
-	case isNeedless:
+	case isNeedless: // nobody waits, or there is a request already
 	case isInCohort, isLeftAlone:
 		e.enqueueNext(nil)
 	case !e.watching:

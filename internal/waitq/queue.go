@@ -127,7 +127,7 @@ func (q *Queue) On(e *Event) []Action {
 func (q *Queue) confirmed(e *Event) {
 	q.unsettled--
 	switch {
-	case q.unsettled > 0:
+	case q.unsettled > 0: // other subscriptions are not confirmed yet
 	case q.turn.isOwn(e.Now): // it goes on
 	default:
 		q.turn = Turn{}
@@ -291,7 +291,7 @@ func (q *Queue) tried(e *Event) {
 		q.place.Since = e.Since
 	}
 	switch {
-	case q.unsettled > 0:
+	case q.unsettled > 0: // it has not begun to listen
 	case e.NeedNotListen:
 		q.listens = false
 		q.turn = Turn{}
@@ -361,7 +361,8 @@ func (q *Queue) admit(w *Waiter, free int) {
 		switch {
 		case sharesHold:
 			q.wake(o)
-		case o.Permits > free, isInBatch && isLed:
+		case o.Permits > free: // it would be refused
+		case isInBatch && isLed: // the command of the batch tries for it
 		default:
 			free -= o.Permits
 			isLed = isLed || !o.Shared
@@ -414,7 +415,7 @@ func (q *Queue) schedule(e *Event) {
 func (q *Queue) release(e *Event) {
 	w := q.Head()
 	switch {
-	case w == nil:
+	case w == nil: // nobody here waits
 	case e.HasHadTurn:
 		if q.TakeTurns || e.Cohort > 0 {
 			q.yield(e)

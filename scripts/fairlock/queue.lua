@@ -282,7 +282,9 @@ local function queue_rules()
   -- prune_waiters deletes the entries of those redlatch waiters that Redisson removed, and returns
   -- how many entries stay.
   local function prune_waiters(lock)
-    for _, id in ipairs(redis.call('hkeys', lock.waiters)) do
+    local entries = redis.call('hgetall', lock.waiters)
+    for i = 1, #entries, 2 do
+      local id = entries[i]
       if not redis.call('zscore', lock.deadlines, id) then
         redis.call('hdel', lock.waiters, id)
       end

@@ -349,3 +349,6 @@ func (c *Client) Joint(kind string, setUp func(*joint.Lock), members ...*engine.
 	setUp(&joint.Lock{Resource: r, Members: members})
 	return r
 }
+
+// Turns returns the layer in which the client's users take turns.
+func (c *Client) Turns() *turns.Turns { return c.turns }

@@ -22,6 +22,9 @@ type Edit struct{ File, Old, New string }
 // asksAgain is why the simulation does not find that an ask is lost.
 const asksAgain = "the waiter asks again with its next poll, so that it only waits longer"
 
+// lateReport is why the simulation does not find that a loss is reported too late.
+const lateReport = "the report must come between two steps of other goroutines, which is rare"
+
 // Catalogue are all defects. To add one, list it here: TestDefectsApply checks it.
 var Catalogue = []Defect{
 	// Mistakes in the engine and the watchdog.
@@ -176,6 +179,15 @@ var Catalogue = []Defect{
 			"	return w.tenure.token + int64(w.number)",
 			"	return w.tenure.token + int64(w.number)/2",
 		}},
+	},
+	{
+		Name: "a loss makes a waiter wait again that has left with its turn", Promise: "C24",
+		Edits: []Edit{{
+			"internal/turns/turn.go",
+			"		w.waiter = nil // a loss that is reported later does not make it wait again\n", "",
+		}},
+		Suite:       [2]string{"./internal/turns", "TestLossIsReportedAfterAWaiterHasLeftWithItsTurn"},
+		Unsimulated: lateReport,
 	},
 	{
 		Name: "a lingering lock is not given up when its time is over", Promise: "C24",

@@ -357,7 +357,7 @@ func (l *link) isConfirmation(f frame) bool {
 
 // matchReply returns the command that f replies to. It returns nil for a frame
 // that is not a reply. It removes the command from pending after its last
-// confirmation. The caller holds Proxy.mu.
+// confirmation. Proxy.mu is held.
 func (l *link) matchReply(f frame) *pendingReply {
 	if len(l.pending) == 0 {
 		return nil

@@ -75,7 +75,7 @@ type rule struct {
 	executed   func(args []string) // for tellReply
 }
 
-// release sends the replies that the rule holds. The caller holds Proxy.mu.
+// release sends the replies that the rule holds. Proxy.mu is held.
 func (r *rule) release() {
 	if r.released != nil && !r.isReleased {
 		close(r.released)
@@ -424,7 +424,7 @@ func atMost(n int) func() bool {
 	}
 }
 
-// applicable returns the rules that fire for a command. The caller holds Proxy.mu.
+// applicable returns the rules that fire for a command. Proxy.mu is held.
 func (f *faults) applicable(args []string) []*rule {
 	var out []*rule
 	for _, r := range f.rules {

@@ -87,7 +87,7 @@ var (
 	Scripts = []string{
 		"exists KEY", "del KEY", "type KEY", "pttl KEY", "pexpire KEY 1", "persist KEY",
 		"get KEY", "set KEY 1", "incrby KEY 1", "decr KEY", "decrby KEY 1",
-		"hget KEY f", "hset KEY f 1", "hdel KEY f", "hexists KEY f", "hincrby KEY f 1", "hkeys KEY", "hlen KEY",
+		"hget KEY f", "hset KEY f 1", "hdel KEY f", "hexists KEY f", "hincrby KEY f 1", "hlen KEY",
 		"hmget KEY f", "hgetall KEY", "hscan KEY 0", "hrandfield KEY 1",
 		"lindex KEY 0", "llen KEY", "lpop KEY", "lrange KEY 0 1", "lrem KEY 1 x", "rpush KEY x",
 		"zadd KEY 1 x", "zcard KEY", "zcount KEY 0 1", "zrange KEY 0 1", "zrangebyscore KEY 0 1", "zrem KEY x",
