@@ -14,11 +14,14 @@
 -- ARGV[9]  client_id (text): with which its owner ids begin
 -- ARGV[10] is_nested (flag): in a hold with the same id, which must still have the lock
 -- ARGV[11] random (number): of 16 digits, so that nobody else can guess what a grant says
--- returns  acquired {since text, is_foreign flag}: 0 when acquired; "over" when this acquisition
---          has ended; "again" when a second count is refused; "lost" when the outer hold is gone;
+-- returns  acquired {since text, is_foreign flag}:
+--          0 when acquired;
+--          "over" when this acquisition has ended;
+--          "again" when a second count is refused;
+--          "lost" when the outer hold is gone;
 --          when refused {holder's pttl, holder}, and, in the queue, the time at which it joined,
---          and 1 if Redisson holds the lock, or may before it. In the queue the pttl is -2 if the
---          client sent a heartbeat a moment ago: its refresh reads it
+--            and 1 if Redisson holds the lock, or may before it. In the queue the pttl is -2 if the
+--            client sent a heartbeat a moment ago: its refresh reads it
 local lock = fair_lock(KEYS)
 local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, refuse_second, is_nested = ARGV[4] ~= '0', ARGV[5] == '1', ARGV[10] == '1'

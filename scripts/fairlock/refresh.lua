@@ -7,10 +7,13 @@
 -- ARGV[2]  publish (command)
 -- ARGV[3]  longest_timeout (ms): of its waiters
 -- ARGV[4..]  ids (text): that should be in the queue
--- returns  {pttl number, holder text, next text, next_left number, next_is_ours flag,
---          waiting number, missing (id text)...}: the holder or ""; the next owner or "", how many
---          ms it has left to acquire the lock, and whether it belongs to this client; the length of
---          the queue; which of the ids are missing from the queue, or count as Redisson's there
+-- returns  {pttl number, holder text, next text, next_left number, next_is_ours flag, waiting
+--            number, missing (id text)...}:
+--          the holder or "";
+--          the next owner or "", how many ms it has left to acquire the lock, and whether it
+--            belongs to this client;
+--          the length of the queue;
+--          which of the ids are missing from the queue, or count as Redisson's there
 local lock = fair_lock(KEYS)
 local client, publish, longest_timeout, all_args = ARGV[1], ARGV[2], ARGV[3], ARGV
 

@@ -15,11 +15,12 @@
 --          known
 -- ARGV[7]  is_last (flag, optional): the client has no other waiter
 -- ARGV[8]  mark_ttl_ms (ms, optional)
--- returns  acquired {since number, must_listen flag}: 0 when acquired, for a fenced lock the last
---          token that was reserved, as text; {holder's pttl, holder} when somebody else holds the
---          lock, '' for a read-write lock, and for a client in line also when it took its place,
---          and 1 if it must listen on the common channel; "over" when this acquisition was released
---          already
+-- returns  acquired {since number, must_listen flag}:
+--          0 when acquired, for a fenced lock the last token that was reserved, as text;
+--          {holder's pttl, holder} when somebody else holds the lock, '' for a read-write lock,
+--            and for a client in line also when it took its place, and 1 if it must listen on the
+--            common channel;
+--          "over" when this acquisition was released already
 local lock_hash, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
 local line, token_key, mark = KEYS[4], KEYS[5], KEYS[6]
 local owner, ttl_ms, publish, tokens = ARGV[1], ARGV[2], ARGV[3], ARGV[4]

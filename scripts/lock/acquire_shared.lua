@@ -11,10 +11,12 @@
 -- ARGV[3]  publish (command)
 -- ARGV[4]  refuse_second (flag): refuse a second count
 -- ARGV[5]  is_nested (flag): in a hold with the same id, which must still have the lock
--- returns  acquired: 0 when acquired, for a fenced lock the token, as text; {holder's pttl, holder}
---          when somebody else holds the lock, '' for a read-write lock; "over" when this
---          acquisition has ended; "again" when a second count is refused; "lost" when the outer
---          hold is gone
+-- returns  acquired:
+--          0 when acquired, for a fenced lock the token, as text;
+--          {holder's pttl, holder} when somebody else holds the lock, '' for a read-write lock;
+--          "over" when this acquisition has ended;
+--          "again" when a second count is refused;
+--          "lost" when the outer hold is gone
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token_key = KEYS[6]
 local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]

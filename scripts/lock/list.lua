@@ -6,9 +6,11 @@
 -- KEYS[4]  clients (optional): with waiters in the fair queue. KEYS[2] to KEYS[4] are missing if
 --          they are in another cluster slot
 -- returns  {kind text, pttl number, token text, waiters {id text}, fields (field text, value text,
---          pttl number)...}: the last fencing token or ''; the ids in the fair queue; the fields of
---          the hash, with the pttl of the holder of each, without dead readers. The kind is "lock"
---          if no other key exists
+--            pttl number)...}:
+--          the last fencing token or '';
+--          the ids in the fair queue;
+--          the fields of the hash, with the pttl of the holder of each, without dead readers. The
+--            kind is "lock" if no other key exists
 local lock_hash, token_key, queue, clients = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
 prefer_primary(lock_hash)

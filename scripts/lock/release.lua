@@ -21,9 +21,12 @@
 --          missing: no successor
 -- ARGV[6]  successor_ttl_ms (ms, optional)
 -- ARGV[7]  tokens (number, optional): how many to reserve for the successor, for a fenced lock only
--- returns  released: 0 when it was not held; {0} when the successor has the lock now, for a fenced
---          lock {the last token that was reserved, as text}; else 1 and how many clients received a
---          message, as {that number, "polled"} if clients poll
+-- returns  released:
+--          0 when it was not held;
+--          {0} when the successor has the lock now, for a fenced lock {the last token that was
+--            reserved, as text};
+--          else 1 and how many clients received a message, as {that number, "polled"} if clients
+--            poll
 local lock_hash, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
 local shared_counts, line = KEYS[4], KEYS[5]
 local successor_memory, successor_token, all_keys = KEYS[6], KEYS[7], KEYS

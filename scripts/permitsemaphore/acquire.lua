@@ -10,10 +10,12 @@
 -- ARGV[3]  ids (text): of 16 bytes each
 -- ARGV[4]  ttl_ms (ms)
 -- ARGV[5]  mark_ttl_ms (ms, optional)
--- returns  permits: {1, free permits} when acquired; {0, free permits, ms until a lease
---          ends} when there are too few: -1 when none will ever end, -2 when nobody has one, 0 when
---          more are to be collected; {0} when no number is set; "over" when this acquisition was
---          released already
+-- returns  permits:
+--          {1, free permits} when acquired;
+--          {0, free permits, ms until a lease ends} when there are too few: -1 when none will
+--            ever end, -2 when nobody has one, 0 when more are to be collected;
+--          {0} when no number is set;
+--          "over" when this acquisition was released already
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, max_collected, ids, ttl_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local mark, mark_ttl_ms = KEYS[5], ARGV[5]

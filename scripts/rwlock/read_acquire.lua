@@ -21,10 +21,12 @@
 -- ARGV[9..]  companions.owner (text), companions.ttl_ms (ms): the owner is an id that belongs
 --            to one acquisition alone
 -- ARGV[-1]  mark_ttl_ms (ms, optional)
--- returns  acquired {companions (granted flag)...}: 0 when acquired, with companions {"in", and for
---          each 1 when it acquired, or 0}; {pttl of the obstacle, writer} when refused; "over" when
---          this acquisition has ended; "again" when a second count is refused; "lost" when the
---          outer hold is gone
+-- returns  acquired {companions (granted flag)...}:
+--          0 when acquired, with companions {"in", and for each 1 when it acquired, or 0};
+--          {pttl of the obstacle, writer} when refused;
+--          "over" when this acquisition has ended;
+--          "again" when a second count is refused;
+--          "lost" when the outer hold is gone
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shared_counts, turns, all_keys = KEYS[5], KEYS[6], KEYS
 local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]

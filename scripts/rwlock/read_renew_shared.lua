@@ -7,9 +7,11 @@
 --            hold (see rwlock/read_renew)
 -- ARGV[1..]  each.owner (text), each.ttl_ms (ms), each.memory_key (text): the memory key is that of
 --            the acquisition. A ttl of 0 extends nothing
--- returns    kept: 1 for each acquisition, the pttl of its reader's longest hold if that is longer,
---            or 0 when its reader is dead, it has no count any more or the lock's key has another
---            type; the time if one is longer
+-- returns    kept:
+--            1 for each acquisition, the pttl of its reader's longest hold if that is longer, or
+--              0 when its reader is dead, it has no count any more or the lock's key has another
+--              type;
+--            the time if one is longer
 local all_keys, all_args = KEYS, ARGV
 
 require_primary(all_keys[1])

@@ -18,10 +18,12 @@
 -- ARGV[8]  client (text): an id that is new after each restart
 -- ARGV[9]  waits (flag): the client waits for messages
 -- ARGV[10] mark_ttl_ms (ms, optional)
--- returns  acquired {claimed flag}: 0 when acquired; {pttl, holder} when somebody else holds the
---          lock, with a third element when claimed; "over" when this acquisition has ended; "again"
---          when a second count is refused, or its own id is a reader; "lost" when the outer hold is
---          gone
+-- returns  acquired {claimed flag}:
+--          0 when acquired;
+--          {pttl, holder} when somebody else holds the lock, with a third element when claimed;
+--          "over" when this acquisition has ended;
+--          "again" when a second count is refused, or its own id is a reader;
+--          "lost" when the outer hold is gone
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shared_counts, turns, mark = KEYS[5], KEYS[6], KEYS[7]
 local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]

@@ -2,9 +2,10 @@
 -- uses     lib/primary
 -- KEYS[1]  number_key
 -- KEYS[2]  leases (optional): missing if they are in another cluster slot
--- returns  {kind text, pttl number, number text} or {}: the number as text; an empty list if there
---          is no whole number. The kind is "permits" if there are leases, else "integer": the key
---          of a semaphore or a latch looks like any other number
+-- returns  {kind text, pttl number, number text} or {}:
+--          the number as text;
+--          an empty list if there is no whole number. The kind is "permits" if there are leases,
+--            else "integer": the key of a semaphore or a latch looks like any other number
 local number_key, leases = KEYS[1], KEYS[2]
 
 -- The beginning is enough: a long text is no number.

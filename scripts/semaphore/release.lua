@@ -18,9 +18,12 @@
 --          Else a copy of this request finds no memory, and its answer is 0
 -- ARGV[7]  successor_permits (number, optional): missing: no successor
 -- ARGV[8]  successor_memory_ttl_ms (ms, optional)
--- returns  released {epoch number}: 0 when there was nothing to release; -1 when the semaphore is
---          gone; {permits left, epoch} when the successor has its permits now; else 1 and how many
---          received the release message, as {that number, "polled"} if clients poll
+-- returns  released {epoch number}:
+--          0 when there was nothing to release;
+--          -1 when the semaphore is gone;
+--          {permits left, epoch} when the successor has its permits now;
+--          else 1 and how many received the release message, as {that number, "polled"} if
+--            clients poll
 local permits_key, channel, memory_key, epoch_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local successor_memory = KEYS[5]
 local publish, memory_ttl_ms, permits, only_if_acquired = ARGV[1], ARGV[2], ARGV[3], ARGV[4] ~= '0'
