@@ -35,10 +35,12 @@ func (h *Hold) PassLimit() {
 	h.limit = h.r.Core.Instant(time.Now())
 }
 
-func (o *Ownership) EndAll(loss Loss)                         { o.loseInBackground(loss) }
-func (o *Ownership) IsLoss(got Released, sent time.Time) bool { return o.recordAnswer(got, sent, nil) }
-func (o *Ownership) LockWire() bool                           { return o.wire.TryLock() }
-func (o *Ownership) UnlockWire()                              { o.wire.Unlock() }
+func (o *Ownership) EndAll(loss Loss) { o.loseInBackground(loss) }
+func (o *Ownership) IsLoss(got Released, sent time.Time) bool {
+	return o.recordAnswer(got, sent, nil) == wasNotOurs
+}
+func (o *Ownership) LockWire() bool { return o.wire.TryLock() }
+func (o *Ownership) UnlockWire()    { o.wire.Unlock() }
 func (o *Ownership) WriteCountLater(ctx context.Context, limit time.Duration) {
 	o.writeCountLater(ctx, limit)
 }

@@ -118,11 +118,11 @@ func (o *Ownership) planRelease() (plan releasePlan) {
 // releaseLast frees the lock, or hands it off, as planRelease decides, or leaves it taken for the
 // rest of the minimum hold. It blocks for the reply. The caller is the last release of o, and holds
 // o.wire. It takes waitQueues.mu before and after the command, but not around it.
-func (o *Ownership) releaseLast(ctx context.Context) (lost, handedOff bool, err error) {
+func (o *Ownership) releaseLast(ctx context.Context) (freeing, error) {
 	if o.minHoldLeft() > 0 {
 		sent := time.Now()
 		got, err := o.free(ctx)
-		return o.recordAnswer(got, sent, err), false, err
+		return o.recordAnswer(got, sent, err), err
 	}
 	plan := o.planRelease()
 	sent := time.Now()
@@ -131,7 +131,7 @@ func (o *Ownership) releaseLast(ctx context.Context) (lost, handedOff bool, err 
 		got.Successor.streak = streak{o.streak.since, o.streak.count + 1}
 		plan.queue.released(plan.offered, o, sent, got, err)
 	}
-	return o.recordAnswer(got, sent, err), got.Successor.Granted, err
+	return o.recordAnswer(got, sent, err), err
 }
 
 // announceOthersTurn makes the first request that joins the queue let others go first if the

@@ -179,7 +179,7 @@ func settleReleases(
 	for i, h := range holds {
 		o := h.Ownership()
 		answer.Lost = err == nil && !held[i]
-		gone[i] = o.recordAnswer(answer, sent, err)
+		gone[i] = o.recordAnswer(answer, sent, err) == wasNotOurs
 		o.wire.Unlock()
 	}
 	for i, h := range holds {

@@ -82,6 +82,7 @@ type freeing uint8
 const (
 	notFreed   freeing = iota // not sent, or not answered
 	freed                     // answered: it is free
+	handedOff                 // answered: the successor has it
 	wasNotOurs                // answered: there was nothing to free
 )
 
@@ -357,7 +358,7 @@ func (o *Ownership) wouldBeExpired(terms *Terms, sent time.Time) bool {
 //	release of A: count 2 -> 1     release of B: count 1 -> 0
 //	takes wire, reads 0, frees
 //	                               takes wire: freed already, sends nothing
-func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err error) {
+func (o *Ownership) Release(ctx context.Context, h *Hold) (wasHandedOff bool, err error) {
 	o.Forget(h) // before the command: nothing renews what is being released
 	o.addCount(-1)
 	locked := o.wire.TryLock()
@@ -372,12 +373,12 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 		o.wire.Unlock()
 		o.writeCountLater(ctx, 0)
 	}
-	var lost bool
-	Guarded(undo, func() { lost, handedOff, err = o.releaseOne(bounded) })
+	var answer freeing
+	Guarded(undo, func() { answer, err = o.releaseOne(bounded) })
 	o.wire.Unlock() // before the loss is reported: no hold ends with wire held
 	isOverwritten := err != nil && o.r.Holds.Overwritten(bounded, err)
 	switch {
-	case lost, isOverwritten:
+	case answer == wasNotOurs, isOverwritten:
 		err = o.lose(ctx, h)
 	case err != nil:
 		o.writeCountLater(ctx, 0)
@@ -387,19 +388,24 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 			err = failure.Unanswered(errSiblingStuck)
 		}
 	}
-	return handedOff, err
+	return answer == handedOff, err
 }
 
-// releaseOne sends the command of a release. The caller has taken wire, and has given back its
-// count.
-func (o *Ownership) releaseOne(ctx context.Context) (lost, handedOff bool, err error) {
+// releaseOne sends the command of a release, and returns what it means for the lock. The caller has
+// taken wire, and has given back its count.
+func (o *Ownership) releaseOne(ctx context.Context) (freeing, error) {
 	remaining := o.addCount(0) // siblings may have been released before wire was taken
 	switch {
 	case remaining > 0:
 		got, err := o.r.Holds.Release(ctx, o, remaining, Next{})
-		return got.Lost, false, err
-	case o.wire.outcome != notFreed: // by a sibling that was released at the same time
-		return o.wire.outcome == wasNotOurs, false, nil
+		if got.Lost {
+			return wasNotOurs, err
+		}
+		return notFreed, err
+	case o.wire.outcome == handedOff: // by a sibling that was released at the same time, which reports it
+		return freed, nil
+	case o.wire.outcome != notFreed: // the same
+		return o.wire.outcome, nil
 	}
 	return o.releaseLast(ctx)
 }
@@ -455,26 +461,30 @@ func (o *Ownership) free(ctx context.Context) (Released, error) {
 }
 
 // recordAnswer notes the answer to the command that frees o, which was first sent at sent, and
-// reports whether o was lost before. The answer counts for whoever releases a hold of o at the same
-// time. wire is held.
+// returns what it means; without an answer, notFreed. The answer counts for whoever releases a hold
+// of o at the same time. wire is held.
 //
 // If a repeated release finds nothing, and the lease had not ended when the first copy was sent,
 // then the first copy was executed. The lock may also have been taken by force at that moment. The
 // two cannot be told apart.
-func (o *Ownership) recordAnswer(got Released, sent time.Time, err error) (lost bool) {
+func (o *Ownership) recordAnswer(got Released, sent time.Time, err error) freeing {
+	if err != nil {
+		o.wire.freeInDoubt = o.wire.freeInDoubt || failure.Of(err).InDoubt()
+		return notFreed
+	}
 	inDoubt := got.InDoubt || o.wire.freeInDoubt
 	isOfFirstCopy := inDoubt && sent.Before(o.EndsAt())
-	lost = got.Lost && !isOfFirstCopy
 	switch {
-	case err != nil:
-		o.wire.freeInDoubt = o.wire.freeInDoubt || failure.Of(err).InDoubt()
-	case lost:
+	case got.Lost && !isOfFirstCopy:
 		o.wire.outcome = wasNotOurs
+		return wasNotOurs
+	case got.Successor.Granted:
+		o.wire.outcome = handedOff
 	default:
 		o.wire.outcome = freed
-		o.freeAfterRest(got.Stays)
 	}
-	return lost
+	o.freeAfterRest(got.Stays)
+	return o.wire.outcome
 }
 
 // repeatUntil returns when the repetition of a release must end.
