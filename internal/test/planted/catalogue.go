@@ -90,8 +90,8 @@ var Catalogue = []Defect{
 		Name: "Release returns nil for a lost hold", Promise: "C11",
 		Edits: []Edit{{
 			"internal/engine/ownership.go",
-			"	case lost, isOverwritten:\n		err = o.lose(ctx, h)\n",
-			"	case lost, isOverwritten:\n		_ = o.lose(ctx, h)\n",
+			"	case answer == wasNotOurs, isOverwritten:\n		err = o.lose(ctx, h)\n",
+			"	case answer == wasNotOurs, isOverwritten:\n		_ = o.lose(ctx, h)\n",
 		}},
 		Find: []string{"--faults", "delete,force", "--primitives", "lock,fenced,fair"},
 	},
