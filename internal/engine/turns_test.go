@@ -15,7 +15,11 @@ import (
 )
 
 // busy starts goroutines that acquire and release a lock until ctx ends. Each holds it for 1 ms, or
-// for 5 ms as a reader. busy returns the time of each acquisition.
+// for 5 ms and more as a reader. busy returns the time of each acquisition.
+//
+// Readers and clients that poll wait for 1 ms after a release. Otherwise they could acquire again
+// at the same instant, before any client that hears of the release, because commands take no time
+// here.
 func busy(
 	ctx context.Context, t *testing.T, wg *sync.WaitGroup, r *engine.Resource, goroutines int,
 	options ...func(*engine.Terms),
@@ -23,6 +27,7 @@ func busy(
 	var mu sync.Mutex
 	began := time.Now()
 	at = new([]time.Duration)
+	waitsAfterRelease := r.Kind == "reader" || NewTerms(options...).PollMin > 0
 	for i := range goroutines {
 		wg.Go(func() {
 			for ctx.Err() == nil {
@@ -38,7 +43,7 @@ func busy(
 				}
 				time.Sleep(ms)
 				assert.NoError(t, hold.Release(context.WithoutCancel(ctx)))
-				if r.Kind == "reader" { // the writers see the lock free: nobody reserves here
+				if waitsAfterRelease {
 					time.Sleep(ms)
 				}
 			}
