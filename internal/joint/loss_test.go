@@ -43,7 +43,9 @@ func TestMemberLossBeforeTheJointHoldIsNoticed(t *testing.T) {
 		assert.False(t, hold.IsLive())
 		require.ErrorIs(t, context.Cause(Carry(hold)), engine.ErrLost)
 		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
-		assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventLost}, c.Kinds(engine.EventRenewed))
+		// The loss has a goroutine of its own, which may call the observer first.
+		kinds := []engine.EventKind{engine.EventAcquired, engine.EventLost}
+		assert.ElementsMatch(t, kinds, c.Kinds(engine.EventRenewed))
 		Settle() // the other member is released in the background
 	})
 	runCluster(t, "red", 3, func(t *testing.T, k *cluster) {
