@@ -228,7 +228,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		Presence: engine.Presence{
 			HoldAdded: c.presence.Wake, WaitBegan: c.presence.WaitBegan, WaitEnded: c.presence.WaitEnded,
 			StaysTaken: c.presence.StaysTaken, CanLinger: c.presence.CanLinger, NameOf: c.presence.NameOf,
-			Ask: c.presence.AskFor, HoldListens: c.presence.HoldListens,
+			Ask: c.presence.Ask, HoldListens: c.presence.HoldListens,
 		},
 		Observe: c.observer(), Logger: c.logs.Logger(), NeedsReplicas: c.replicas > 0,
 		Margin: c.margin, CommandTimeout: c.timeout, RepeatFor: c.run.Repeatable(), LateCopies: c.run.Memory(),

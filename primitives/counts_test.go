@@ -544,7 +544,7 @@ func TestCountsConnectionsOfABurst(t *testing.T) {
 		{"slow dials", slow, false, false, 0, 16, true},
 		{"slow dials later", slow, true, false, 0, 16, true},
 		{"stall", 0, true, true, 0, 16, true},
-		// These dials outlast the pause after attempts of callers: see scripts/here.go.
+		// These dials outlast the pause after attempts of callers: see scripts/inline.go.
 		{"stall and slow dials", 5 * slow, true, true, 0, 16, false},
 		// With a subscription, and a dial that asks why Redis is silent.
 		{"stall and small pools", 0, true, true, 1, 4, false},

@@ -63,11 +63,11 @@ type fairQueue struct {
 	contact engine.Contact
 
 	// queues.mu guards the rest.
-	waiters list.List[fairWaiter, *fairWaiter] // in order of arrival
-	byID    map[string][]*fairWaiter           // several may share an id of WithOwner
-	turn    int                                // position of the next waiter to verify, after the first one
-	timer   *time.Timer                        // wakes run
-	due     time.Time                          // when the timer fires, for the next refresh
+	waiters      list.List[fairWaiter, *fairWaiter] // in order of arrival
+	byID         map[string][]*fairWaiter           // several may share an id of WithOwner
+	nextVerified int                                // position of the next waiter to verify, after the first one
+	timer        *time.Timer                        // wakes run
+	due          time.Time                          // when the timer fires, for the next refresh
 	// orphan is a queue head with our client id but without a local waiter, or "" if there is none.
 	// Its request to leave never reached Redis, and the heartbeats of this client would keep it in
 	// the queue for ever.
@@ -405,22 +405,22 @@ func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
 	n := 0
-	turn := 0
+	next := 0
 	pause := refreshInterval
 	for w := q.waiters.First; w != nil; w = w.Next {
 		switch {
-		case n > 0 && n < q.turn: // it was verified by an earlier refresh
+		case n > 0 && n < q.nextVerified: // it was verified by an earlier refresh
 		case len(ids) < maxVerified:
 			ids = append(ids, w.request.ID)
-		case turn == 0:
-			turn = n
+		case next == 0:
+			next = n
 		}
 		n++
 		w.wasKnown = true
 		longest = max(longest, w.request.Terms.WaiterTimeout)
 		pause = min(pause, w.heartbeat())
 	}
-	q.turn = turn
+	q.nextVerified = next
 	q.due = time.Now().Add(pause)
 	q.timer.Reset(pause)
 	return ids, longest

@@ -34,7 +34,7 @@ type callMemory struct {
 	args   [18]any // the size is enough for a release that passes a lock on
 	mark   mark
 	joined joinedContext
-	here   joinedContext // the context of the attempt in the caller's goroutine
+	inline joinedContext // the context of the attempt in the caller's goroutine
 }
 
 func newCall(s *Script, keys, args []any) call {

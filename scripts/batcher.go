@@ -53,16 +53,16 @@ type batcher struct {
 	idle      sync.Pool  // each element is a *pending
 	probe     *prober    // the prober of the server
 
-	latest   atomic.Pointer[deadline] // the deadline of the latest call; only for the batcher of a shard
-	hereEnds deadlines                // the deadlines of attempts in callers' goroutines
+	latest     atomic.Pointer[deadline] // the deadline of the latest call; only for the batcher of a shard
+	inlineEnds deadlines                // the deadlines of attempts in callers' goroutines
 
-	mu          sync.Mutex
-	direct      int  // the number of commands in flight alone
-	full        bool // maxDirect was reached, so all commands queue until few are queued
-	slots       int  // the number of slots that workers have
-	batched     int  // the number of commands in the batches that have a slot
-	lateBatches int  // the number of batches in flight that have lost their slot
-	here        inlineStats
+	mu          sync.Mutex // guards the rest
+	direct      int        // the number of commands in flight alone
+	full        bool       // maxDirect was reached, so all commands queue until few are queued
+	slots       int        // the number of slots that workers have
+	batched     int        // the number of commands in the batches that have a slot
+	lateBatches int        // the number of batches in flight that have lost their slot
+	inline      inlineStats
 	queue       []*pending // in order of arrival
 }
 
@@ -128,8 +128,8 @@ var errSlow = errors.New("scripts: no answer yet")
 func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, error) {
 	r := b.r
 	began := time.Now()
-	if len(failed.slow) == 0 && b.maySendHere(ctx, c.script, began) {
-		reply, doubt, err := b.sendHere(ctx, c, began)
+	if len(failed.slow) == 0 && b.maySendInline(ctx, c.script, began) {
+		reply, doubt, err := b.sendInline(ctx, c, began)
 		failed.doubt = failed.doubt || doubt
 		if !errors.Is(err, errElsewhere) {
 			return reply, err
@@ -313,7 +313,7 @@ func (b *batcher) sendDirect(p *pending) {
 	}
 	b.mu.Lock() // before the caller goes on, so that its next command finds the place free
 	b.direct--
-	b.here.note(wasAnswered(p.err), sent)
+	b.inline.note(wasAnswered(p.err), sent)
 	b.mu.Unlock()
 	p.tell()
 }
@@ -354,7 +354,7 @@ func (b *batcher) take(batch []*pending) []*pending {
 	b.updateFull()
 	share := (len(b.queue) + b.batched + maxInFlight - 1) / maxInFlight
 	n := min(len(b.queue), max(share, minShare), maxBatch)
-	if b.here.unanswered {
+	if b.inline.unanswered {
 		n = min(n, maxQuietBatch)
 	}
 	if n == 0 {
@@ -415,7 +415,7 @@ func (b *batcher) keepsSlot(n int, f func()) bool {
 // slot now. mu is held.
 func (b *batcher) mayPass(now, began time.Time) bool {
 	isCrowded := b.direct+b.lateBatches+b.dialing(now) >= b.maxOthers
-	if !b.here.unanswered && !isCrowded {
+	if !b.inline.unanswered && !isCrowded {
 		return true
 	}
 	return now.Sub(began) >= b.r.timeout/quietPasses
@@ -512,7 +512,7 @@ func (b *batcher) noteBatch(sent time.Time, batch []*pending, broken error) {
 		return wasAnswered(err)
 	})
 	b.mu.Lock()
-	b.here.note(heard, sent)
+	b.inline.note(heard, sent)
 	b.mu.Unlock()
 }
 

@@ -161,7 +161,7 @@ func TestBatchesShareTheCommands(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(fmt.Sprintf("%d queued, %d in the other batch", test.queued, test.inOther), func(t *testing.T) {
-			b := &batcher{slots: maxInFlight, batched: test.inOther + 3, here: inlineStats{unanswered: test.quiet}}
+			b := &batcher{slots: maxInFlight, batched: test.inOther + 3, inline: inlineStats{unanswered: test.quiet}}
 			for range test.queued {
 				b.queue = append(b.queue, new(pending))
 			}
@@ -815,11 +815,11 @@ func TestBatchFindsOutWhetherTheServerAnswers(t *testing.T) {
 			if tt.lost != "" {
 				p.DropReplies(1, redistest.Mentions(tt.lost))
 			}
-			r.batch.here.unanswered = !tt.quiet
-			r.batch.here.quick = quickAnswers - 1
+			r.batch.inline.unanswered = !tt.quiet
+			r.batch.inline.quick = quickAnswers - 1
 			runInOneBatch(t, r.batch, calls)
-			require.Equal(t, tt.quiet, r.batch.here.unanswered)
-			require.Equal(t, !tt.quiet, r.batch.here.allowed(time.Now()))
+			require.Equal(t, tt.quiet, r.batch.inline.unanswered)
+			require.Equal(t, !tt.quiet, r.batch.inline.allowed(time.Now()))
 			requireIdle(t, r)
 		})
 	}
@@ -845,7 +845,7 @@ func TestRoomForMoreConnections(t *testing.T) {
 	} {
 		b := &batcher{
 			r: &Runner{timeout: time.Second}, maxDirect: maxDirect, maxOthers: maxDirect,
-			direct: tt.direct, lateBatches: tt.late, here: inlineStats{unanswered: tt.quiet, dials: tt.dials, until: now.Add(1)},
+			direct: tt.direct, lateBatches: tt.late, inline: inlineStats{unanswered: tt.quiet, dials: tt.dials, until: now.Add(1)},
 		}
 		require.Equal(t, tt.room, b.hasRoom(now), "%+v", tt)
 		require.Equal(t, tt.soon, b.mayPass(now, now), "%+v", tt)

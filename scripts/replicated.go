@@ -66,7 +66,7 @@ func (r *Runner) RunReplicated(
 			reply.Doubt = failed.doubt
 			return reply, nil
 		}
-		err = r.again(ctx, c, r.batch.probe, &failed, err)
+		err = r.afterFailure(ctx, c, r.batch.probe, &failed, err)
 		if err != nil {
 			return Reply{}, err
 		}

@@ -226,9 +226,9 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 			continue
 		}
 		last := err
-		err = r.again(ctx, c, b.probe, &failed, last)
+		err = r.afterFailure(ctx, c, b.probe, &failed, last)
 		switch {
-		case errors.Is(err, errSlow):
+		case errors.Is(err, errAwaitSlow):
 			return r.awaitSlow(ctx, c, b, &failed, last)
 		case err != nil:
 			return Reply{}, err
@@ -638,11 +638,17 @@ func (f *failures) nextEnded() *pending {
 	}
 }
 
-// again decides what follows when an attempt at c failed with err. It notes err in failed. If it
-// returns nil, it has paused if it had to, and the caller makes another attempt now. If it returns
-// errSlow, the caller waits for a slow attempt. Otherwise the call has failed, and again returns
-// its [*failure.Error]. probe belongs to the server that was asked, if it is known.
-func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failures, err error) error {
+// errAwaitSlow says that no further attempt is made, and that a slow one may still be answered.
+var errAwaitSlow = errors.New("scripts: only slow attempts are left")
+
+// afterFailure decides what follows when an attempt at c failed with err. It notes err in failed. If
+// it returns nil, it has paused if it had to, and the caller makes another attempt now. If it
+// returns errAwaitSlow, the caller waits for a slow attempt. Otherwise the call has failed, and
+// afterFailure returns its [*failure.Error]. probe belongs to the server that was asked, if it is
+// known.
+func (r *Runner) afterFailure(
+	ctx context.Context, c call, probe *prober, failed *failures, err error,
+) error {
 	got := classify(err)
 	rereading := r.noteFailed(ctx, got)
 	failed.doubt = failed.doubt || got.Outcome == failure.Unknown
@@ -662,7 +668,7 @@ func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failu
 	interrupted, isInterrupted := errors.AsType[*failure.Interrupted](err)
 	mayHelp := got.Retry() && !isInterrupted // another attempt
 	if mayHelp && isLast && len(failed.slow) > 0 {
-		return errSlow
+		return errAwaitSlow
 	}
 	isRefused := failed.refusals > repeatedTries && isTry(ctx) && !repliedWith(err, elsewhere...)
 	isOver := !mayHelp || isLast || isRefused

@@ -318,10 +318,10 @@ func TestAnsweringAfterASilence(t *testing.T) {
 			"in the caller's goroutine": func() {
 				require.NoError(t, run(check)) // dials
 				synctest.Wait()                // the attempt that nobody has answered ends, and sets the score to 0
-				r.batch.here = inlineStats{quick: quickAnswers}
+				r.batch.inline = inlineStats{quick: quickAnswers}
 				r.silent.Store(true)
 				require.NoError(t, run(check))
-				require.Equal(t, quickAnswers+1, r.batch.here.quick, "this answer, too, was quick")
+				require.Equal(t, quickAnswers+1, r.batch.inline.quick, "this answer, too, was quick")
 			},
 		} {
 			answer()

@@ -14,7 +14,7 @@ import (
 //
 //	Acquire                registers the call, emits its event
 //	  AcquireNested        under a hold that ctx carries (nest.go)
-//	  Turns.Acquire        instead of the next one, if the client's users take turns (outer.go)
+//	  Turns.Acquire        instead of the next one, if the client's users take turns (tenure.go)
 //	  AcquireOutermost     makes the hold, or rolls the request back (rollback.go)
 //	    obtain             first attempt (tryWithinTimeout), then waitIn (wait.go)
 //	      Try, tried       one attempt, and whether its reply may be used
@@ -167,10 +167,10 @@ func (r *Resource) initRequest(q *Request, terms *Terms) {
 
 // AcquireOutermost acquires for q without nesting under a hold in ctx. It returns a hold, or makes
 // sure that nothing is left of q. Two things may stay: the reservation of a member (q.Reserved),
-// and the place of an outer hold's request in its queue (errQueued). began is when the call began:
+// and the place of a tenure's request in its queue (errQueued). began is when the call began:
 // see RollbackLimit.
 //
-// Acquire and AcquireOuter call it, and so do joint locks for their members and nested acquisitions
+// Acquire and AcquireTenure call it, and so do joint locks for their members and nested acquisitions
 // that the server counts. It blocks as long as q may wait, and then for the first attempt of a
 // rollback.
 func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.Time) (*Hold, error) {
@@ -228,7 +228,7 @@ func (r *Resource) giveUp(attemptCtx context.Context, q *Request, began time.Tim
 		return err
 	}
 	limit := r.Core.RollbackLimit(began)
-	isMember := q.Group != nil && !q.isOuter
+	isMember := q.Group != nil && !q.isTenure
 	if isMember && attemptCtx.Err() != nil {
 		limit = min(limit, rollbackGrace/2) // the joint lock waits for the reason, but not for long
 	}

@@ -73,7 +73,7 @@ func TestAcquireOfAHeldLockEnds(t *testing.T) {
 				Sleep(3 * time.Second)
 				tt.act(s, c, cancel)
 			}
-			call.End()
+			call.Await()
 			assert.Equal(t, tt.at, call.At.Sub(s.Start))
 			if tt.want == nil {
 				require.NoError(t, call.Err)
@@ -315,13 +315,13 @@ func TestAwaitWaitsUntilTheDriverGrants(t *testing.T) {
 		first, second, leaver := await(t.Context()), await(t.Context()), await(ctx)
 		Sleep(3500 * time.Millisecond)
 		cancel(errCause)
-		require.ErrorIs(t, leaver.WaitErr(), errCause)
+		require.ErrorIs(t, leaver.AwaitErr(), errCause)
 		s.Mu.Lock()
 		g.open = true
 		s.Mu.Unlock()
 		s.Message("x")
-		first.Wait()
-		second.Wait()
+		first.AwaitHold()
+		second.AwaitHold()
 		assert.Equal(t, 3500*time.Millisecond, s.Now())
 		assert.ElementsMatch(t, []engine.EventKind{
 			engine.EventWait, engine.EventWait, engine.EventWait, engine.EventWaited, engine.EventWaited, engine.EventWaited,

@@ -50,7 +50,7 @@ func TestOneCommandAcquiresForAllWaitingReaders(t *testing.T) {
 			before := len(s.Sent("acquire", "a"))
 			Release(t, writer)
 			for _, call := range calls {
-				call.Wait()
+				call.AwaitHold()
 			}
 			assert.Equal(t, 100*ms, s.Now())
 			assert.Equal(t, tt.commands, len(s.Sent("acquire", "a"))-before)
@@ -94,13 +94,13 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 			}
 			for _, other := range others {
 				if tt.leave > 0 {
-					require.ErrorIs(t, other.WaitErr(), errCause)
+					require.ErrorIs(t, other.AwaitErr(), errCause)
 				} else {
-					other.Wait()
+					other.AwaitHold()
 					Release(t, other.Hold)
 				}
 			}
-			Release(t, head[0].Wait())
+			Release(t, head[0].AwaitHold())
 			Sleep(time.Minute)
 			s.RequireFree(t)
 			cancel(nil)
@@ -117,10 +117,10 @@ func TestWaitersOfABatchOfUnknownOutcomeAskTheServer(t *testing.T) {
 		s.Script("acquire", Fault{Mute: true})
 		Release(t, writer)
 		for _, call := range calls[1:] {
-			Release(t, call.Wait())
+			Release(t, call.AwaitHold())
 			assert.Equal(t, 200*ms, call.At.Sub(s.Start))
 		}
-		Release(t, calls[0].Wait())
+		Release(t, calls[0].AwaitHold())
 	})
 }
 
@@ -143,7 +143,7 @@ func TestDoubtAboutABatchPutsAllInDoubt(t *testing.T) {
 		calls := []*Call{StartAcquire(t, t.Context(), r), StartAcquire(t, t.Context(), r)}
 		Release(t, writer)
 		for _, call := range calls {
-			assert.True(t, call.Wait().Ownership().InDoubt)
+			assert.True(t, call.AwaitHold().Ownership().InDoubt)
 			Release(t, call.Hold)
 		}
 	})
@@ -161,7 +161,7 @@ func TestRefusedBatchInDoubtIsRolledBackForAll(t *testing.T) {
 		Sleep(time.Second) // the poll
 		cancel()
 		for _, call := range calls {
-			_ = call.WaitErr()
+			_ = call.AwaitErr()
 		}
 		Release(t, writer)
 		Sleep(time.Minute)
@@ -179,7 +179,7 @@ func TestSharedIDsAreNotBatched(t *testing.T) {
 		before := len(s.Sent("acquire", "a"))
 		Release(t, writer)
 		for _, call := range append(calls, shared) {
-			call.Wait()
+			call.AwaitHold()
 		}
 		assert.Equal(t, 2, len(s.Sent("acquire", "a"))-before)
 		for _, call := range append(calls, shared) {

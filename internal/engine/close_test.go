@@ -34,7 +34,7 @@ func TestCloseWaitsForHolds(t *testing.T) {
 		detached.Detach()
 		require.NoError(t, hold.Extend(t.Context(), time.Minute, nil))
 		Release(t, hold)
-		closed.Wait()
+		closed.AwaitHold()
 		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrReleased)
 		assert.Equal(t, []string{detached.ID()}, s.IDs("y"))
 		Sleep(time.Minute)
@@ -110,12 +110,12 @@ func TestCloseEndsWaiters(t *testing.T) {
 		Sleep(5 * ms)
 		closed := startClose(t, t.Context(), c)
 		for _, call := range calls {
-			require.ErrorIs(t, call.WaitErr(), engine.ErrClosed)
+			require.ErrorIs(t, call.AwaitErr(), engine.ErrClosed)
 			require.NotErrorIs(t, call.Err, engine.ErrNotAcquired)
 		}
 		assert.Equal(t, 5*ms, s.Now())
 		Release(t, nested, turn)
-		closed.Wait()
+		closed.AwaitHold()
 		assert.Empty(t, s.Subs)
 	})
 }
@@ -148,7 +148,7 @@ func TestGrantDuringCloseIsRolledBack(t *testing.T) {
 			nesting := StartAcquire(t, Carry(outer), c.Lock("y"))
 			closed := startClose(t, t.Context(), c)
 			for _, call := range []*Call{acquiring, nesting} {
-				err := call.WaitErr()
+				err := call.AwaitErr()
 				assert.True(t, errors.Is(err, engine.ErrClosed) || failure.Of(err).InDoubt(), "%v", err)
 			}
 			if tt.limit > 0 {
@@ -157,7 +157,7 @@ func TestGrantDuringCloseIsRolledBack(t *testing.T) {
 			Sleep(time.Second)
 			assert.Equal(t, 1, s.Holder("y", outer.ID()).Count)
 			Release(t, outer)
-			closed.Wait()
+			closed.AwaitHold()
 		})
 	}
 }
@@ -174,7 +174,7 @@ func TestCloseHurriesCalls(t *testing.T) {
 		defer cancel()
 		require.ErrorIs(t, c.Shut(ctx), context.DeadlineExceeded)
 		assert.Equal(t, time.Second, s.Now())
-		_ = check.WaitErr()
+		_ = check.AwaitErr()
 	})
 }
 
@@ -200,7 +200,7 @@ func TestCloseWaitsForCallsAndBackgroundWork(t *testing.T) {
 		Sleep(time.Second)
 		assert.False(t, engine.IsClosed(c.Stopping()), "a call is under way")
 		c.Leave()
-		closed.Wait()
+		closed.AwaitHold()
 		assert.True(t, engine.IsClosed(ran))
 		assert.Equal(t, 2*time.Second, s.Now())
 
@@ -226,7 +226,7 @@ func TestReleaseDuringCloseDoesNotHandOff(t *testing.T) {
 		closed := startClose(t, t.Context(), c)
 		Release(t, hold)
 		assert.Empty(t, s.Sent("handoff"))
-		_ = waiter.WaitErr()
-		closed.Wait()
+		_ = waiter.AwaitErr()
+		closed.AwaitHold()
 	})
 }

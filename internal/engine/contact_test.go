@@ -123,7 +123,7 @@ func TestAcquireKnowsWhatTheWaitersBeforeItHaveHeard(t *testing.T) {
 			assert.Equal(t, tt.silent, errors.Is(err, engine.ErrUnavailable), "%v", err)
 			assert.Contains(t, err.Error(), "held by "+held.ID())
 			cancel()
-			require.ErrorIs(t, head.WaitErr(), engine.ErrNotAcquired)
+			require.ErrorIs(t, head.AwaitErr(), engine.ErrNotAcquired)
 			Release(t, held)
 			Sleep(time.Minute)
 		})

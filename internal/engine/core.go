@@ -114,7 +114,13 @@ type Presence struct {
 
 // Core is the engine of one client: its watchdog, its wait queues, its holds, and the goroutines
 // that finish its work in the background. A client makes one with NewCore and ends it with Close.
-// It is safe for concurrent use.
+// It is safe for concurrent use. Close takes it through these states:
+//
+//	open           calls may acquire
+//	closing        acquisitions fail, and waiters give up (beginClose, the context open)
+//	refusesCalls   no call begins; those under way, and background work, go on
+//	stopping       background work ends
+//	dead           no goroutine starts
 type Core struct {
 	Config
 
@@ -130,18 +136,18 @@ type Core struct {
 	waitedFor waitedFor
 	listening listeningHolds
 
-	open     context.Context //nolint:containedctx // ends when Close begins: acquisitions fail, and waiters give up
-	refuse   context.CancelFunc
-	stopping chan struct{} // closed when Close has waited for all calls: background work ends
+	open       context.Context //nolint:containedctx // ends when Close begins: acquisitions fail, and waiters give up
+	beginClose context.CancelFunc
+	stopping   chan struct{} // closed when Close has waited for all calls: background work ends
 
-	// mu guards refuses and dead. It is held for reading while a call or a goroutine registers.
+	// mu guards refusesCalls and dead. It is held for reading while a call or a goroutine registers.
 	// That way none registers after Close has set the flag, and a WaitGroup never grows while Close
 	// waits for it.
-	mu         sync.RWMutex
-	refuses    bool // no more calls
-	dead       bool // no more background goroutines
-	calls      sync.WaitGroup
-	background sync.WaitGroup
+	mu           sync.RWMutex
+	refusesCalls bool // no more calls
+	dead         bool // no more background goroutines
+	calls        sync.WaitGroup
+	background   sync.WaitGroup
 
 	muted atomic.Bool // set when Close stops waiting for code of the user: the observer is no longer called
 }
@@ -149,7 +155,7 @@ type Core struct {
 // NewCore returns a core. It starts no goroutine.
 func NewCore(config Config) *Core {
 	c := &Core{Config: config, born: time.Now(), stopping: make(chan struct{})}
-	c.open, c.refuse = context.WithCancel(context.Background())
+	c.open, c.beginClose = context.WithCancel(context.Background())
 	if observe := config.Observe; observe != nil {
 		c.Observe = func(e Event) {
 			if !c.muted.Load() {
@@ -179,7 +185,7 @@ func NewCore(config Config) *Core {
 func (c *Core) Enter() error {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if c.refuses {
+	if c.refusesCalls {
 		return ErrClosed
 	}
 	c.calls.Add(1)
@@ -271,7 +277,7 @@ func (c *Core) Close(ctx context.Context, how CloseHooks) (panicked any, err err
 	// Seal first. An acquisition that did not see in time that the client closes cannot add its
 	// hold, and is rolled back. Otherwise its hold could appear after Close has looked for holds.
 	c.holds.seal()
-	c.refuse()
+	c.beginClose()
 	c.GiveUpAllLingering() // first: Close waits for a release that has begun, even after its context has ended
 	var abandoned []*Hold
 	var holdsErr error
@@ -280,7 +286,7 @@ func (c *Core) Close(ctx context.Context, how CloseHooks) (panicked any, err err
 		holdsErr = holdsLeft(why, abandoned)
 	}
 	c.mu.Lock()
-	c.refuses = true
+	c.refusesCalls = true
 	c.mu.Unlock()
 
 	e := &ender{c: c, cut: make(chan struct{}), done: make(chan struct{})}

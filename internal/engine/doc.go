@@ -45,7 +45,7 @@
 //	waitline.go    the subscription and the commands of a client that stands in line
 //	shorten.go     a lease that lasts too long, because the server's clock was set back
 //	handoff.go     what the last release does: it frees the lock, hands it off, or leaves it taken
-//	outer.go       what package turns needs: users take turns on one hold without commands
+//	tenure.go      what package turns needs: users take turns on one hold without commands
 //	linger.go      how a client asks for a lock that stays with another client after its last release
 //	minhold.go     a lock that stays taken for a minimum time
 //	wanted.go      how a holder hears that somebody waits
@@ -99,7 +99,7 @@
 //   - commands that are repeated in the background (background.go),
 //   - calls of the observer that must not delay the watchdog (event.go),
 //   - the end of a hold whose limit has come (hold.go),
-//   - the release of a hold that ends later than its call (outer.go),
+//   - the release of a hold that ends later than its call (tenure.go),
 //   - a command that shortens a lease (shorten.go),
 //   - in a bubble of testing/synctest, the search for leaked holds (leak.go).
 //

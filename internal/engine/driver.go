@@ -136,7 +136,7 @@ type Traits struct {
 func (t *Traits) hasTurnsOfClients() bool { return t.HandsOff && t.OtherSide == "" }
 
 // HasTurnsOfUsers reports whether local users may take turns on one hold, without commands: see
-// outer.go.
+// tenure.go.
 func (t *Traits) HasTurnsOfUsers() bool { return t.HandsOff && !t.ManyHolders }
 
 // isPool reports whether several holders share the resource that requests wait for. A release by
@@ -265,15 +265,15 @@ type Request struct {
 	rollbackState atomic.Int32 // a RollbackState
 	// membersNote is set for a joint lock whose members note their answers in contact.
 	membersNote bool
-	// isOuter is set if users take turns on its hold. Group is not a joint lock then: see outer.go.
-	isOuter bool
-	wanted  bool // another client has asked for the lock that it may have acquired; guarded by waitQueues.mu
+	// isTenure is set if users take turns on its hold. Group is not a joint lock then: see tenure.go.
+	isTenure bool
+	wanted   bool // another client has asked for the lock that it may have acquired; guarded by waitQueues.mu
 
-	parent  *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
+	parent  *Hold    // the hold that it nests in, and whose gate it occupies; nil if none
 	contact *Contact // nil if the server has granted the first attempt, or was not asked
 	// members are the contacts of the members that a joint lock waits for: see WaitForMember.
 	members map[*Resource]*Contact
-	waiter  *Waiter // of an outer hold's request, from when it joins its queue; else nil
+	waiter  *Waiter // of a tenure's request, from when it joins its queue; else nil
 	// memory is where its hold is made; nil to allocate it.
 	memory *Hold
 	min    *minHold // the minimum hold of a nested request's outer hold; nil if there is none

@@ -170,7 +170,7 @@ func TestACoreWithoutAnObserverWorks(t *testing.T) {
 		waiter := StartAcquire(t, t.Context(), c.Lock("x"))
 		s.Free("x")
 		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
-		Release(t, waiter.Wait())
+		Release(t, waiter.AwaitHold())
 		require.NoError(t, ErrOf(c.Lock("x").Acquire(t.Context(), NewTerms(OwnedBy("me")), engine.NoWait)))
 	})
 }
@@ -184,7 +184,7 @@ func TestAWaitIsNeverReportedAsZero(t *testing.T) {
 		waiter := StartAcquire(t, t.Context(), c.Lock("x"))
 		synctest.Wait()
 		s.Free("x")
-		hold := waiter.Wait()
+		hold := waiter.AwaitHold()
 		assert.Equal(t, []engine.EventKind{engine.EventWait, engine.EventAcquired}, c.Kinds())
 		assert.Positive(t, c.Event(t, engine.EventAcquired).Waited)
 		Release(t, hold)

@@ -100,7 +100,7 @@ func (o *Ownership) planRelease() (plan releasePlan) {
 	}
 	plan.queue = queue
 	actions := queue.on(&waitq.Event{
-		Kind: waitq.Releasing, Permits: int(o.Permits), Cohort: o.keptFor(),
+		Kind: waitq.Releasing, Permits: int(o.Permits), KeptFor: o.keptFor(),
 		HasHadTurn: o.hasHadTurn(now) || o.leavesToPollers(queue),
 		HandsOff:   !r.Core.NeedsReplicas && !r.Core.IsClosing(), // a closing client's waiters are leaving
 	})
@@ -216,6 +216,6 @@ func (wq *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time
 		if keptFor > 0 && wq.queues.open[queueKey{o.r.Traits.OtherSide, o.r.Name}] != nil {
 			others++ // readers of this client, which share its subscription
 		}
-		wq.on(&waitq.Event{Kind: waitq.Yielded, Cohort: keptFor, Sent: sent, Others: others})
+		wq.on(&waitq.Event{Kind: waitq.Yielded, KeptFor: keptFor, Sent: sent, Others: others})
 	}
 }

@@ -17,7 +17,7 @@ func TestReleasesAtTheSameTimeHandOffToSeveralWaiters(t *testing.T) {
 		var holders, waiters [n]*Call
 		for i := range holders {
 			holders[i] = StartAcquire(t, t.Context(), r)
-			holders[i].Wait()
+			holders[i].AwaitHold()
 		}
 		for i := range waiters {
 			waiters[i] = StartAcquire(t, t.Context(), r)
@@ -29,8 +29,8 @@ func TestReleasesAtTheSameTimeHandOffToSeveralWaiters(t *testing.T) {
 			releases[i] = StartRelease(t, holders[i].Hold)
 		}
 		for i := range waiters {
-			Release(t, waiters[i].Wait())
-			releases[i].End()
+			Release(t, waiters[i].AwaitHold())
+			releases[i].Await()
 		}
 		assert.Len(t, s.Sent("handoff"), n)
 		assert.Len(t, s.Sent("release"), n, "only the waiters' own: the holders' were hand-offs")

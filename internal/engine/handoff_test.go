@@ -20,11 +20,11 @@ func TestReleaseHandsOffToTheFirstWaiter(t *testing.T) {
 		first, second := StartAcquire(t, t.Context(), r), StartAcquire(t, t.Context(), r, FixedLease(7*time.Second))
 		attempts := len(s.Sent("acquire"))
 		Release(t, holder)
-		assert.Equal(t, "a:2", first.Wait().ID())
+		assert.Equal(t, "a:2", first.AwaitHold().ID())
 		assert.Equal(t, []string{"a:2"}, s.IDs("x"))
 		assert.False(t, second.Returned())
 		Release(t, first.Hold)
-		assert.Equal(t, 7*time.Second, s.Lease("x", second.Wait().ID()), "the lease that the successor asks for")
+		assert.Equal(t, 7*time.Second, s.Lease("x", second.AwaitHold().ID()), "the lease that the successor asks for")
 		Release(t, second.Hold)
 		assert.Len(t, s.Sent("acquire"), attempts, "successors send nothing")
 		assert.Len(t, s.Sent("handoff"), 2)
@@ -61,7 +61,7 @@ func TestReleaseDoesNotHandOff(t *testing.T) {
 				tt.act(s, c)
 			}
 			_ = holder.Release(t.Context())
-			Release(t, waiter.Wait())
+			Release(t, waiter.AwaitHold())
 			assert.Greater(t, len(s.Sent("acquire")), attempts, "the waiter makes its own attempt")
 		})
 	}
@@ -76,8 +76,8 @@ func TestSemaphoreHandsOffToAWaiterThatWantsNoMore(t *testing.T) {
 		one := StartAcquire(t, t.Context(), r, PermitsOf(1))
 		attempts := len(s.Sent("acquire"))
 		Release(t, holder)
-		few.Wait()
-		one.Wait()
+		few.AwaitHold()
+		one.AwaitHold()
 		assert.Len(t, s.Sent("handoff"), 1)
 		assert.Len(t, s.Sent("acquire"), attempts+1, "the successor's room admits another")
 		more := StartAcquire(t, t.Context(), r, PermitsOf(3))
@@ -85,7 +85,7 @@ func TestSemaphoreHandsOffToAWaiterThatWantsNoMore(t *testing.T) {
 		assert.False(t, more.Returned())
 		Release(t, few.Hold)
 		assert.Len(t, s.Sent("handoff"), 1, "it wants more than was released")
-		Release(t, more.Wait())
+		Release(t, more.AwaitHold())
 	})
 }
 
@@ -113,11 +113,11 @@ func TestSuccessorThatGivesUpRollsTheHandOffBack(t *testing.T) {
 			released := StartRelease(t, holder)
 			Sleep(50 * ms)
 			cancel(errCause)
-			require.ErrorIs(t, successor.WaitErr(), engine.ErrNotAcquired)
+			require.ErrorIs(t, successor.AwaitErr(), engine.ErrNotAcquired)
 			second := StartAcquire(t, t.Context(), r)
-			released.End()
+			released.Await()
 			assert.NotEmpty(t, s.Sent("rollback", "a:2"))
-			Release(t, second.Wait())
+			Release(t, second.AwaitHold())
 			Sleep(time.Minute)
 		})
 	}
@@ -136,7 +136,7 @@ func TestSuccessorThatWasGrantedButHasGoneRollsBack(t *testing.T) {
 			return Fault{}
 		})
 		Release(t, holder)
-		require.ErrorIs(t, successor.WaitErr(), engine.ErrNotAcquired)
+		require.ErrorIs(t, successor.AwaitErr(), engine.ErrNotAcquired)
 		Sleep(time.Second)
 		assert.Len(t, s.Sent("rollback", "a:2"), 1)
 	})
@@ -157,8 +157,8 @@ func TestUnknownHandOffIsRolledBackAfterARefusal(t *testing.T) {
 			}
 			return Fault{}
 		})
-		_ = StartRelease(t, holder).WaitErr()
-		require.ErrorIs(t, successor.WaitErr(), engine.ErrNotAcquired)
+		_ = StartRelease(t, holder).AwaitErr()
+		require.ErrorIs(t, successor.AwaitErr(), engine.ErrNotAcquired)
 		Sleep(time.Minute)
 	})
 }
@@ -171,9 +171,9 @@ func TestHandOffAnsweredAfterTheLeaseIsRolledBack(t *testing.T) {
 		successor := StartAcquire(t, t.Context(), r, TTL(time.Second))
 		s.Script("handoff", Fault{Reply: 2 * time.Second})
 		s.Script("acquire", Fault{Lost: true}, Fault{Lost: true})
-		StartRelease(t, holder).Wait()
+		StartRelease(t, holder).AwaitHold()
 		assert.Equal(t, 2*time.Second, s.Now())
-		require.ErrorIs(t, successor.WaitErr(), engine.ErrLost)
+		require.ErrorIs(t, successor.AwaitErr(), engine.ErrLost)
 		Sleep(time.Second)
 	})
 }
@@ -202,8 +202,8 @@ func TestHandOffOfUnknownOutcome(t *testing.T) {
 			successor := StartAcquire(t, t.Context(), r)
 			s.Script("handoff", tt.fault)
 			s.Script("release", Fault{Err: ErrDown}) // the first repetition
-			require.Error(t, StartRelease(t, holder).WaitErr())
-			hold := successor.Wait()
+			require.Error(t, StartRelease(t, holder).AwaitErr())
+			hold := successor.AwaitHold()
 			assert.Equal(t, []string{hold.ID()}, s.IDs("x"))
 			assert.Equal(t, tt.at, successor.At.Sub(s.Start))
 			Sleep(10 * time.Second)
@@ -257,10 +257,10 @@ func TestStreakEndsAfterTenMilliseconds(t *testing.T) {
 		first, second := StartAcquire(t, t.Context(), r), StartAcquire(t, t.Context(), r)
 		Sleep(waitq.MaxStreak - ms)
 		Release(t, holder)
-		first.Wait()
+		first.AwaitHold()
 		Sleep(ms) // the series began with the first holder
 		Release(t, first.Hold)
-		second.Wait()
+		second.AwaitHold()
 		assert.Equal(t, waitq.MaxStreak, s.Now(), "no other client was told, so it tries at once")
 		assert.Len(t, s.Sent("handoff"), 1)
 		Release(t, second.Hold)
@@ -281,8 +281,8 @@ func TestYieldingClientLeavesMessagesToOthers(t *testing.T) {
 	}{
 		{name: "no other client"},
 		{name: "no other client, and the message is lost", silent: true},
-		{name: "another client that does not acquire", others: 1, least: waitq.FirstLook, most: waitq.MaxStreak},
-		{name: "three others that do not acquire", others: 3, least: waitq.FirstLook, most: waitq.MaxStreak},
+		{name: "another client that does not acquire", others: 1, least: waitq.FirstTry, most: waitq.MaxStreak},
+		{name: "three others that do not acquire", others: 3, least: waitq.FirstTry, most: waitq.MaxStreak},
 		{
 			name: "the release is not answered", others: 1, fault: Fault{Mute: true}, least: waitq.MaxStreak,
 			most: waitq.MaxStreak,
@@ -301,10 +301,10 @@ func TestYieldingClientLeavesMessagesToOthers(t *testing.T) {
 			Sleep(100 * ms)
 			s.Script("release", tt.fault)
 			released := StartRelease(t, holder)
-			waiter.Wait()
+			waiter.AwaitHold()
 			assert.GreaterOrEqual(t, s.Now(), 100*ms+tt.least)
 			assert.LessOrEqual(t, s.Now(), 100*ms+tt.most)
-			released.End()
+			released.Await()
 			Release(t, waiter.Hold)
 			Sleep(time.Minute)
 		})

@@ -31,7 +31,7 @@ type Hold struct {
 	r      *Resource
 	held   Holding
 	group  Group // of a hold of a member of a joint lock; nil for a user's own hold
-	parent *Hold // the outer hold whose turn this nested hold has taken; nil if none
+	parent *Hold // the hold that this one nests in, and whose gate it occupies; nil if none
 	// ctx is the context of Acquire, or Terms.HoldContext. A member gets that of its joint hold,
 	// under mu.
 	ctx     context.Context //nolint:containedctx // a hold has one
@@ -79,7 +79,7 @@ type Holding interface {
 }
 
 // Group is the ownership of a joint lock, for the holds of its members, or a tenure of package
-// turns, for its outer hold.
+// turns, for its tenure hold.
 type Group interface {
 	// MemberEnded reports that a hold has ended, or is about to be freed by its Release. It is
 	// called with no mutex held, and may be called twice for one hold.
@@ -112,7 +112,7 @@ func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, 
 		h = new(Hold)
 	}
 	holdContext := terms.holdContext(ctx)
-	if q.isOuter {
+	if q.isTenure {
 		holdContext = context.Background() // it may outlast the acquisition of any user
 	}
 	*h = Hold{
@@ -445,7 +445,7 @@ func (h *Hold) Lose(ctx context.Context, loss Loss) error {
 
 // lose is Lose, but leaves it to the caller to call the observer, by emit.
 func (h *Hold) lose(ctx context.Context, loss Loss) (emit func(), err error) {
-	loss, err = h.explain(loss)
+	loss, err = h.completeLoss(loss)
 	if !h.end(err) {
 		return func() {}, cmp.Or(h.lossCause(), err)
 	}
@@ -463,7 +463,7 @@ func (h *Hold) lose(ctx context.Context, loss Loss) (emit func(), err error) {
 // LoseInBackground ends the hold when no call of the user found the loss: the watchdog did, or a
 // check after a takeover notice. It does not wait for the observer.
 func (h *Hold) LoseInBackground(loss Loss) {
-	loss, err := h.explain(loss)
+	loss, err := h.completeLoss(loss)
 	if !h.end(err) {
 		return
 	}
@@ -484,8 +484,8 @@ func (h *Hold) LoseInBackground(loss Loss) {
 // whole milliseconds.
 const limitTolerance = 2 * time.Millisecond
 
-// explain completes a loss of h, and returns its error too.
-func (h *Hold) explain(loss Loss) (Loss, error) {
+// completeLoss completes a loss of h, and returns its error too.
+func (h *Hold) completeLoss(loss Loss) (Loss, error) {
 	isForced := loss.Reason == LossForced || loss.Reason == LossMembers
 	if !isForced && h.IsLimitOver() {
 		loss = Loss{Reason: LossLimit} // renewals stop there, and the server ends the lease

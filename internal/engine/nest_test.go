@@ -137,10 +137,10 @@ func TestNestedAcquisitionsTakeTurns(t *testing.T) {
 		second := StartAcquire(t, Carry(outer), r)
 		third := StartAcquire(t, Carry(outer), r)
 		cancel(errCause)
-		require.ErrorIs(t, leaver.WaitErr(), errCause)
+		require.ErrorIs(t, leaver.AwaitErr(), errCause)
 		assert.False(t, second.Returned())
 		Release(t, first)
-		second.Wait()
+		second.AwaitHold()
 		assert.False(t, third.Returned(), "one at a time, in order")
 		assert.Equal(t, 2, s.Holder("x", "a:1").Count)
 
@@ -148,7 +148,7 @@ func TestNestedAcquisitionsTakeTurns(t *testing.T) {
 		inner := Acquire(t, Carry(second.Hold), r)
 		assert.Equal(t, 3, inner.Depth())
 		Release(t, inner, second.Hold)
-		Release(t, third.Wait())
+		Release(t, third.AwaitHold())
 		Release(t, outer)
 	})
 }
@@ -160,8 +160,8 @@ func TestTurnIsPassedOnIfNestingFails(t *testing.T) {
 		s.Script("nest", Fault{Err: ErrFatal}, Fault{Delay: 100 * ms, Err: ErrDown})
 		require.ErrorIs(t, ErrOf(r.Acquire(Carry(outer), NewTerms(), engine.Forever)), ErrFatal)
 		failing, next := StartAcquire(t, Carry(outer), r), StartAcquire(t, Carry(outer), r)
-		require.ErrorIs(t, failing.WaitErr(), ErrDown)
-		Release(t, next.Wait())
+		require.ErrorIs(t, failing.AwaitErr(), ErrDown)
+		Release(t, next.AwaitHold())
 		assert.Equal(t, 100*ms, s.Now())
 		Release(t, outer)
 	})
@@ -188,7 +188,7 @@ func TestOuterHoldEndsWhileANestedAcquisitionWaits(t *testing.T) {
 			attempts := len(s.Sent("acquire"))
 			tt.end(t, s, outer)
 			if tt.want != nil {
-				require.ErrorIs(t, waiter.WaitErr(), tt.want)
+				require.ErrorIs(t, waiter.AwaitErr(), tt.want)
 				assert.Zero(t, s.Now())
 			} else {
 				assert.False(t, waiter.Returned(), "the id still holds the lock")
@@ -196,7 +196,7 @@ func TestOuterHoldEndsWhileANestedAcquisitionWaits(t *testing.T) {
 			}
 			_ = first.Release(t.Context())
 			if tt.want == nil {
-				assert.Equal(t, 1, waiter.Wait().Depth())
+				assert.Equal(t, 1, waiter.AwaitHold().Depth())
 				assert.NotEqual(t, outer.ID(), waiter.Hold.ID())
 				Release(t, waiter.Hold)
 			}
@@ -212,8 +212,8 @@ func TestNestingWaitsForAReleaseOnItsWay(t *testing.T) {
 		s.Script("release", Fault{Delay: time.Second})
 		released := StartRelease(t, outer)
 		nested := StartAcquire(t, carryLost(outer), r)
-		hold := nested.Wait()
-		released.Wait()
+		hold := nested.AwaitHold()
+		released.AwaitHold()
 		assert.Equal(t, 1, hold.Depth())
 		assert.NotEqual(t, outer.ID(), hold.ID())
 		Release(t, hold)
@@ -231,9 +231,9 @@ func TestNestingSeesAReleaseThatHasBegun(t *testing.T) {
 		second := StartAcquire(t, carryLost(outer), r)
 		synctest.Wait()
 		released := StartRelease(t, outer)
-		Release(t, first.Wait())
-		released.Wait()
-		assert.Equal(t, 1, second.Wait().Depth())
+		Release(t, first.AwaitHold())
+		released.AwaitHold()
+		assert.Equal(t, 1, second.AwaitHold().Depth())
 		Release(t, second.Hold)
 	})
 }
@@ -375,7 +375,7 @@ func TestLostHoldIsReleasedDuringANestedAcquisition(t *testing.T) {
 			s.Forget("x")
 			outer.Ownership().EndAll(engine.Loss{Reason: engine.LossGone})
 			require.ErrorIs(t, outer.Release(t.Context()), engine.ErrLost)
-			require.ErrorIs(t, nested.WaitErr(), tt.want)
+			require.ErrorIs(t, nested.AwaitErr(), tt.want)
 			Sleep(time.Minute)
 		})
 	}

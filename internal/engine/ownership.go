@@ -108,7 +108,7 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		o.min.begin(r.Core, time.Now())
 	}
 	o.Tokens = res.Tokens // not as many as asked for, near the end of the counter
-	if q.isOuter {
+	if q.isTenure {
 		o.turnTerms = q.Terms
 	}
 	if o.streak.count == 0 {
@@ -301,8 +301,8 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	}
 	// From here on wire is held until the reply. A release of outer that begins now is sent after
 	// the count.
-	o.extending(ctx, ttl)
-	defer o.extended()
+	o.beginExtend(ctx, ttl)
+	defer o.endExtend()
 	undo := func() {
 		o.addCount(-1)
 		o.wire.Unlock()
@@ -615,8 +615,8 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 	if err := o.promise(ctx, h, d); err != nil {
 		return err
 	}
-	o.extending(ctx, d)
-	defer o.extended()
+	o.beginExtend(ctx, d)
+	defer o.endExtend()
 	sent, lost, err := o.r.Leases.Extend(ctx, o, d)
 	switch {
 	case err != nil:

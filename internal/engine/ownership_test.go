@@ -443,7 +443,7 @@ func TestNestedAcquisitionFailsIfTheOwnershipIsLost(t *testing.T) {
 		nested := StartAcquire(t, carryLost(outer), r)
 		s.Forget("x")
 		require.ErrorIs(t, outer.Check(t.Context()), engine.ErrLost)
-		require.ErrorIs(t, nested.WaitErr(), engine.ErrLost)
+		require.ErrorIs(t, nested.AwaitErr(), engine.ErrLost)
 		_ = outer.Release(t.Context())
 	})
 }
@@ -557,14 +557,14 @@ func TestExtendWaitsForAShorteningRelease(t *testing.T) {
 			s.Script("count", tt.faults...)
 			released := StartRelease(t, inner)
 			extended := Start(t, func() (*engine.Hold, error) { return nil, outer.Extend(t.Context(), time.Minute, nil) })
-			extended.End()
+			extended.Await()
 			if tt.failed {
 				require.ErrorIs(t, extended.Err, ErrDown, "the old release may still shorten the lease")
 			} else {
 				require.NoError(t, extended.Err)
 			}
 			assert.Equal(t, tt.at, extended.At.Sub(s.Start))
-			released.End()
+			released.Await()
 			Sleep(15 * time.Second)
 			if !tt.failed {
 				assert.Greater(t, s.Lease("x", outer.ID()), 30*time.Second)

@@ -22,9 +22,9 @@ func TestOnlyTheFirstReleaseFreesTheLock(t *testing.T) {
 		s.Script("release", Fault{Delay: time.Second})
 		first := StartRelease(t, hold)
 		second := StartRelease(t, hold)
-		require.ErrorIs(t, second.WaitErr(), engine.ErrReleased)
+		require.ErrorIs(t, second.AwaitErr(), engine.ErrReleased)
 		require.ErrorIs(t, second.Err, engine.ErrNotHeld)
-		first.Wait()
+		first.AwaitHold()
 		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrReleased)
 		require.ErrorIs(t, context.Cause(ctx), engine.ErrReleased)
 		assert.Len(t, s.Sent("release"), 1)
@@ -77,14 +77,14 @@ func TestReleaseWithoutAnAnswerGoesOnInTheBackground(t *testing.T) {
 			hold := Acquire(t, t.Context(), c.Lock("x"))
 			s.Script("release", tt.faults...)
 			released := StartRelease(t, hold)
-			require.True(t, failure.Of(released.WaitErr()).Retry())
+			require.True(t, failure.Of(released.AwaitErr()).Retry())
 			assert.Equal(t, tt.at, released.At.Sub(s.Start))
 			require.ErrorIs(t, context.Cause(Carry(hold)), engine.ErrReleased)
 			assert.Equal(t, []engine.EventKind{engine.EventAcquired, engine.EventReleaseFailed}, c.Kinds())
 			next := Start(t, func() (*engine.Hold, error) {
 				return s.Client(t, "b").Lock("x").Acquire(t.Context(), NewTerms(), engine.Forever)
 			})
-			Release(t, next.Wait())
+			Release(t, next.AwaitHold())
 			assert.InDelta(t, max(tt.free, tt.at), next.At.Sub(s.Start), float64(100*ms))
 			Sleep(time.Minute)
 			s.RequireFree(t)
@@ -183,13 +183,13 @@ func TestReleaseWhileACommandOfASiblingIsStuck(t *testing.T) {
 			s.Script("nest", tt.fault)
 			nested := StartAcquire(t, carryLost(inner), r) // has the wire lock
 			released := StartRelease(t, outer)
-			released.End()
+			released.Await()
 			assert.Equal(t, tt.at, released.At.Sub(s.Start))
 			assert.Equal(t, tt.failed, released.Err != nil)
 			if tt.failed {
 				require.ErrorIs(t, released.Err, engine.ErrSiblingStuck)
 			}
-			nested.End()
+			nested.Await()
 			Sleep(5 * time.Second)
 			if nested.Err == nil {
 				assert.Equal(t, 2, s.Holder("x", inner.ID()).Count, "the background has written the count")
@@ -219,7 +219,7 @@ func TestReleaseWhoseTurnComesWhenItsTimeIsOver(t *testing.T) {
 				releases = append(releases, StartRelease(t, h))
 			}
 			for _, r := range releases {
-				assert.True(t, failure.Of(r.WaitErr()).InDoubt(), "%v", r.Err)
+				assert.True(t, failure.Of(r.AwaitErr()).InDoubt(), "%v", r.Err)
 				assert.Equal(t, engine.ReleaseTimeout, r.At.Sub(s.Start))
 			}
 			s.ResetFaults()
@@ -248,7 +248,7 @@ func TestReleasesOfSiblingsAtTheSameTime(t *testing.T) {
 			s.Script("count", tt.fault)
 			first, second, last := StartRelease(t, inner), StartRelease(t, outer), StartRelease(t, third)
 			for _, call := range []*Call{first, second, last} {
-				call.End()
+				call.Await()
 				require.ErrorIs(t, call.Err, tt.want)
 			}
 			assert.Len(t, s.Sent("release"), 1)
@@ -336,7 +336,7 @@ func TestRepeatedHandOffReachesTheSuccessor(t *testing.T) {
 		successor := StartAcquire(t, t.Context(), r)
 		s.Script("handoff", Fault{Twice: true})
 		Release(t, holder)
-		hold := successor.Wait()
+		hold := successor.AwaitHold()
 		assert.Equal(t, []string{hold.ID()}, s.IDs("x"))
 		assert.Equal(t, s.Start, successor.At)
 		assert.True(t, hold.Ownership().InDoubt, "its release is remembered: a copy may still arrive")
@@ -370,7 +370,7 @@ func TestReleaseBesideARepetitionThatFrees(t *testing.T) {
 					}
 					s.Script("release", tt.fault)
 					o.UnlockWire()
-					released.End()
+					released.Await()
 					require.NotErrorIs(t, released.Err, engine.ErrLost)
 					Sleep(time.Minute)
 				})

@@ -85,10 +85,10 @@ func (o *Ownership) promised() time.Duration {
 	return max(time.Duration(until-now), o.renewed().ttl, o.min.remaining(now))
 }
 
-// extending notes that a command is about to be sent that extends the lease, and is repeated if it
+// beginExtend notes that a command is about to be sent that extends the lease, and is repeated if it
 // is not answered. It waits while the lease is being shortened, or until ctx ends. The caller calls
 // extended when the command has ended.
-func (o *Ownership) extending(ctx context.Context, ttl time.Duration) {
+func (o *Ownership) beginExtend(ctx context.Context, ttl time.Duration) {
 	o.mu.Lock()
 	o.lateTTL = max(o.lateTTL, ttl)
 	o.extends++
@@ -103,8 +103,8 @@ func (o *Ownership) extending(ctx context.Context, ttl time.Duration) {
 	}
 }
 
-// extended ends what extending has begun.
-func (o *Ownership) extended() {
+// endExtend ends what beginExtend has begun.
+func (o *Ownership) endExtend() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.extends--

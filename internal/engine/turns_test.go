@@ -201,7 +201,7 @@ func TestNothingIsHandedOffWhileSomebodyPolls(t *testing.T) {
 			}
 			stop()
 			wg.Wait()
-			Release(t, waiter.Wait())
+			Release(t, waiter.AwaitHold())
 			before := len(s.Sent("handoff"))
 			ctx, stop = context.WithCancel(t.Context())
 			Sleep(time.Minute) // nobody has polled for long

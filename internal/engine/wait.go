@@ -32,7 +32,7 @@ type Wait struct {
 	until    time.Time       // zero if there is no limit
 	caller   context.Context //nolint:containedctx // for events
 	waited   bool
-	noEvents bool      // set for an outer hold: its users emit the events
+	noEvents bool      // set for a tenure hold: its users emit the events
 	waitedOn *Resource // the resource that it had to wait for; nil if none, or if notify was called
 	notify   func()    // called instead of emitting an event; nil unless it is a member's acquisition
 }
@@ -236,11 +236,11 @@ func (q *Request) anew(r *Resource) *Request {
 // refused is the reply to the first attempt. It blocks until q is granted, the wait is over, ctx
 // ends or the client closes. The caller rolls q back if it fails.
 //
-// The request of an outer hold only joins: waitIn fails with errQueued.
+// The request of a tenure hold only joins: waitIn fails with errQueued.
 func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused Result) (Result, error) {
 	w := r.join(queue, q, refused)
 	r.Core.giveUpLingeringLater(r.Name) // the lock may linger since a release during the attempt of q
-	if q.isOuter {
+	if q.isTenure {
 		q.waiter = w
 		return Result{}, errQueued
 	}

@@ -28,7 +28,7 @@ func TestReleaseMessageWakesTheFirstWaiterOnly(t *testing.T) {
 		before := len(s.Sent("acquire", "a"))
 		Release(t, holder)
 		for i, call := range calls {
-			hold := call.Wait()
+			hold := call.AwaitHold()
 			assert.Equal(t, 1500*ms, s.Now(), "woken by the message")
 			for _, later := range calls[i+1:] {
 				assert.False(t, later.Returned(), "in the order of arrival")
@@ -57,7 +57,7 @@ func TestOneAttemptASecondHoweverManyWaiters(t *testing.T) {
 		assert.Equal(t, int64(20), r.Driver.(*FakeDriver).Client.Waiting.Load())
 		cancel()
 		for _, call := range calls {
-			_ = call.WaitErr()
+			_ = call.AwaitErr()
 		}
 		assert.Zero(t, r.Core.Usage())
 	})
@@ -99,7 +99,7 @@ func TestSecondAttemptWaitsForTheSubscription(t *testing.T) {
 			call := StartAcquire(t, t.Context(), c.Lock("x"))
 			Sleep(100 * ms)
 			s.Free("x")
-			Release(t, call.Wait())
+			Release(t, call.AwaitHold())
 			assert.Equal(t, tt.want, s.Sent("acquire"))
 			Settle() // logged in the background
 			assert.Contains(t, c.Logged(), tt.logged)
@@ -118,10 +118,10 @@ func TestNextHeadWaitsForTheSubscription(t *testing.T) {
 		first, second := StartAcquire(t, ctx, r), StartAcquire(t, t.Context(), r)
 		Sleep(100 * ms)
 		cancel()
-		_ = first.WaitErr()
+		_ = first.AwaitErr()
 		Sleep(100 * ms)
 		s.Free("x") // no client receives the message
-		Release(t, second.Wait())
+		Release(t, second.AwaitHold())
 		assert.Equal(t, 300*ms, s.Now())
 	})
 }
@@ -136,7 +136,7 @@ func TestReconnectionIsAReasonToTry(t *testing.T) {
 		Sleep(100 * ms)
 		assert.False(t, call.Returned())
 		s.Reconnected()
-		Release(t, call.Wait())
+		Release(t, call.AwaitHold())
 		assert.Equal(t, 400*ms, s.Now())
 	})
 }
@@ -215,8 +215,8 @@ func TestLeavingHeadPassesItsReasonToTryOn(t *testing.T) {
 			s.Free("x")
 			Sleep(150 * ms)
 			cancel(errCause)
-			require.ErrorIs(t, head.WaitErr(), tt.want)
-			hold := next.Wait()
+			require.ErrorIs(t, head.AwaitErr(), tt.want)
+			hold := next.AwaitHold()
 			assert.Equal(t, tt.at, next.At.Sub(s.Start))
 			Release(t, hold)
 			Sleep(time.Minute)
@@ -251,13 +251,13 @@ func TestNextWaiterTriesWhileTheHeadIsStuck(t *testing.T) {
 		Sleep(500 * ms)
 		s.Script("acquire", Fault{Lost: true}, Fault{Lost: true}) // on a connection that is stuck
 		s.Free("x")
-		third.Wait()
+		third.AwaitHold()
 		assert.Equal(t, 500*ms+engine.StuckAfter+engine.SlowPoll, s.Now())
 		assert.False(t, head.Returned())
 		assert.False(t, second.Returned())
 		Release(t, third.Hold)
-		Release(t, head.Wait())
-		Release(t, second.Wait())
+		Release(t, head.AwaitHold())
+		Release(t, second.AwaitHold())
 	})
 }
 
@@ -272,9 +272,9 @@ func TestWaiterInDoubtRetriesBehindTheHead(t *testing.T) {
 		Sleep(500 * ms)
 		s.Script("acquire", Fault{Lost: true}, Fault{Mute: true})
 		s.Free("x")
-		Release(t, second.Wait())
+		Release(t, second.AwaitHold())
 		assert.LessOrEqual(t, s.Now(), 500*ms+engine.StuckAfter+CommandTimeout+engine.SlowPoll)
-		Release(t, head.Wait())
+		Release(t, head.AwaitHold())
 	})
 }
 
@@ -295,7 +295,7 @@ func TestPollingBacksOffAndDoesNotSubscribe(t *testing.T) {
 		}
 		assert.Greater(t, len(sent), 10)
 		s.Free("x")
-		Release(t, call.Wait())
+		Release(t, call.AwaitHold())
 	})
 }
 
@@ -326,21 +326,21 @@ func TestEachRequestThatPollsHasItsOwnPauses(t *testing.T) {
 			polls := StartAcquire(t, t.Context(), r, Polling(10*ms, 20*ms))
 			if tt.givesUp {
 				giveUp()
-				require.ErrorIs(t, other.WaitErr(), context.Canceled)
+				require.ErrorIs(t, other.AwaitErr(), context.Canceled)
 			}
 			Sleep(100 * ms)
 			s.Forget("x") // without a message
-			hold := polls.Wait()
+			hold := polls.AwaitHold()
 			assert.Less(t, s.Now(), 130*ms)
 			Release(t, hold)
 			if other.Returned() && !tt.givesUp { // a release woke it
-				Release(t, other.Wait())
+				Release(t, other.AwaitHold())
 			}
 			again, err := r.Acquire(t.Context(), NewTerms(Polling(time.Minute, time.Minute)), time.Second)
 			require.NoError(t, err, "a free lock is acquired by the first attempt")
 			Release(t, again)
 			giveUp()
-			other.End()
+			other.Await()
 		})
 	}
 }
@@ -356,9 +356,9 @@ func TestPollingBeginsAnewForEachRequest(t *testing.T) {
 		Sleep(50 * ms)
 		assert.GreaterOrEqual(t, len(s.Sent("acquire", "a:2")), 3, "short pauses again")
 		s.Free("x")
-		Release(t, next.Wait())
+		Release(t, next.AwaitHold())
 		assert.Less(t, s.Now(), 10*time.Second+200*ms)
-		Release(t, first.Wait())
+		Release(t, first.AwaitHold())
 	})
 }
 
@@ -370,9 +370,9 @@ func TestPollingDelaysNoRequestThatListens(t *testing.T) {
 		polls := StartAcquire(t, t.Context(), r, Polling(time.Minute, time.Minute))
 		listening := StartAcquire(t, t.Context(), r)
 		s.Free("x")
-		Release(t, listening.Wait())
+		Release(t, listening.AwaitHold())
 		assert.Zero(t, s.Now())
-		Release(t, polls.Wait())
+		Release(t, polls.AwaitHold())
 	})
 }
 
@@ -410,8 +410,8 @@ func TestRequestDoesNotOvertakeAWaiterThatCouldGoFirst(t *testing.T) {
 			assert.Equal(t, tt.mayTry, len(s.Sent("acquire", "a#2")) > 0)
 			assert.Equal(t, tt.granted, comes.Returned())
 			cancel()
-			_ = waits.WaitErr()
-			comes.End()
+			_ = waits.AwaitErr()
+			comes.Await()
 			if tt.granted {
 				Release(t, comes.Hold)
 			}
@@ -429,7 +429,7 @@ func TestSharedIDIsAcquiredAheadOfWaiters(t *testing.T) {
 		assert.Zero(t, s.Now())
 		assert.Equal(t, 2, s.Holder("x", "me").Count)
 		Release(t, again, outer)
-		Release(t, waiter.Wait())
+		Release(t, waiter.AwaitHold())
 	})
 }
 
@@ -443,11 +443,11 @@ func TestWaiterWithTheIDOfTheHolderTries(t *testing.T) {
 		Sleep(500 * ms)
 		s.Forget("x")
 		s.Seize("x", "me", 0) // elsewhere
-		Release(t, shared.Wait())
+		Release(t, shared.AwaitHold())
 		assert.Equal(t, time.Second, s.Now(), "the head's poll")
 		assert.False(t, head.Returned())
 		s.Free("x")
-		Release(t, head.Wait())
+		Release(t, head.AwaitHold())
 	})
 }
 
@@ -461,13 +461,13 @@ func TestGrantAdmitsWaitersWithTheSameID(t *testing.T) {
 		second := StartAcquire(t, t.Context(), r, OwnedBy("me"))
 		Sleep(500 * ms)
 		s.Free("x")
-		first.Wait()
-		second.Wait()
+		first.AwaitHold()
+		second.AwaitHold()
 		assert.Equal(t, 500*ms, s.Now())
 		assert.Equal(t, 2, s.Holder("x", "me").Count)
 		assert.False(t, private.Returned())
 		Release(t, first.Hold, second.Hold)
-		Release(t, private.Wait())
+		Release(t, private.AwaitHold())
 	})
 }
 
@@ -485,7 +485,7 @@ func TestGrantAdmitsWaitersForWhichThereIsRoom(t *testing.T) {
 		Settle()
 		assert.Equal(t, []bool{true, true, false, true}, returned(calls))
 		for _, i := range []int{0, 1, 3, 2} {
-			Release(t, calls[i].Wait())
+			Release(t, calls[i].AwaitHold())
 		}
 		assert.Equal(t, 300*ms, s.Now())
 	})
@@ -509,11 +509,11 @@ func TestRefusedHeadLetsASmallerRequestTry(t *testing.T) {
 		big, small := StartAcquire(t, t.Context(), r, PermitsOf(3)), StartAcquire(t, t.Context(), r, PermitsOf(1))
 		Sleep(300 * ms)
 		Release(t, one)
-		small.Wait()
+		small.AwaitHold()
 		assert.Equal(t, 300*ms, s.Now())
 		assert.False(t, big.Returned())
 		Release(t, small.Hold, two)
-		Release(t, big.Wait())
+		Release(t, big.AwaitHold())
 	})
 }
 
@@ -528,9 +528,9 @@ func TestReadersDoNotTryAheadOfTheirClientsWriter(t *testing.T) {
 		Sleep(100 * ms)
 		assert.Empty(t, s.Sent("acquire", "a:2"), "it could enter, but waits")
 		Release(t, holder)
-		Release(t, writer.Wait())
+		Release(t, writer.AwaitHold())
 		assert.Equal(t, 100*ms, s.Now())
-		Release(t, reader.Wait())
+		Release(t, reader.AwaitHold())
 	})
 }
 
@@ -554,7 +554,7 @@ func TestNewQueueDecidesWhereARequestWaits(t *testing.T) {
 		waiter := StartAcquire(t, t.Context(), r)
 		assert.Empty(t, s.Subs, "it polls")
 		Release(t, hold)
-		Release(t, waiter.Wait())
+		Release(t, waiter.AwaitHold())
 		assert.Equal(t, 100*ms, s.Now())
 		queue = nil // the local queue of the name
 		s.Seize("x", "other", 300*ms)

@@ -28,7 +28,7 @@ func crowd(t *testing.T, s *Server, name string, n int) (calls []*Call) {
 func drain(t *testing.T, calls ...*Call) {
 	var wg sync.WaitGroup
 	for _, call := range calls {
-		wg.Go(func() { assert.NoError(t, call.Wait().Release(t.Context())) })
+		wg.Go(func() { assert.NoError(t, call.AwaitHold().Release(t.Context())) })
 	}
 	wg.Wait()
 }
@@ -212,7 +212,7 @@ func TestLateCopyTakesNoPlace(t *testing.T) {
 		})
 		Sleep(600 * ms)
 		cancel()
-		require.Error(t, gone.WaitErr())
+		require.Error(t, gone.AwaitErr())
 		Sleep(700 * ms)
 		clients, _ := s.InLine("x")
 		assert.Equal(t, 3, clients)
@@ -234,9 +234,9 @@ func TestReleaseMakesAnotherClientListen(t *testing.T) {
 		s.Subscribe.Delay = 10 * ms
 		s.Mu.Unlock()
 		for _, call := range calls[:2] { // the listeners
-			Release(t, call.Wait())
+			Release(t, call.AwaitHold())
 		}
-		hold := calls[2].Wait()
+		hold := calls[2].AwaitHold()
 		Sleep(20 * ms)
 		assert.Equal(t, 1, s.Listening("x"))
 		s.Forget("x") // hold is lost
@@ -309,7 +309,7 @@ func TestClientWhoseUsersTakeTurnsLeavesTheLine(t *testing.T) {
 			first := Acquire(t, t.Context(), r, InCohort(time.Minute))
 			second := StartAcquire(t, t.Context(), r, InCohort(time.Minute))
 			Release(t, first)
-			hold := second.Wait()
+			hold := second.AwaitHold()
 			assert.Equal(t, first.ID(), hold.ID(), "passed on")
 			Release(t, hold)
 			Settle()
@@ -321,7 +321,7 @@ func TestClientWhoseUsersTakeTurnsLeavesTheLine(t *testing.T) {
 		waiter := StartAcquire(t, t.Context(), s.Client(t, "c").LineLock("x"))
 		before := s.Now()
 		s.Free("x")
-		Release(t, waiter.Wait())
+		Release(t, waiter.AwaitHold())
 		assert.Equal(t, before, s.Now(), "at once")
 	})
 }

@@ -51,7 +51,7 @@ func TestMultiHoldsNothingWhileItWaits(t *testing.T) {
 		Sleep(time.Minute)
 		assert.Empty(t, s.IDs("x"))
 		s.Free("y")
-		Release(t, call.Wait())
+		Release(t, call.AwaitHold())
 		assert.Equal(t, time.Minute+joint.FirstMemberWait+joint.FirstMemberWait/2, s.Now())
 		s.RequireFree(t)
 		assert.Equal(t, []engine.EventKind{engine.EventWait, engine.EventAcquired, engine.EventReleased},
@@ -146,7 +146,7 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 				Sleep(3 * time.Second)
 				tt.act(s, c, cancel)
 			}
-			err := call.WaitErr()
+			err := call.AwaitErr()
 			slack := time.Duration(0)
 			if tt.at == CommandTimeout {
 				slack = 2 * joint.FirstMemberWait // it gives way at a random time before
@@ -298,7 +298,7 @@ func TestMultisInOppositeOrdersBothAcquireInTheEnd(t *testing.T) {
 			}))
 		}
 		for _, call := range calls {
-			call.Wait()
+			call.AwaitHold()
 		}
 		assert.Less(t, s.Now(), 10*time.Second)
 	})
@@ -349,7 +349,7 @@ func TestMultiIsLostWhenAMemberIsReleased(t *testing.T) {
 		s.Script("release", Fault{Delay: time.Second})
 		released := StartRelease(t, member)
 		require.ErrorIs(t, context.Cause(Carry(hold)), engine.ErrLost, "before another client can have the member")
-		released.Wait()
+		released.AwaitHold()
 		require.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
 	})
 }

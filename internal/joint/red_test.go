@@ -121,7 +121,7 @@ func TestRedWaitsForAMajorityOfMessages(t *testing.T) {
 		Settle()
 		assert.Len(t, k.servers[2].Sent("acquire"), attempts, "one message is no majority")
 		k.servers[0].Message("x")
-		call.Wait()
+		call.AwaitHold()
 		assert.Less(t, k.servers[0].Now(), 800*ms)
 		Release(t, call.Hold)
 		k.servers[1].Forget("x")
@@ -147,7 +147,7 @@ func TestRedRivalsDoNotBlockEachOther(t *testing.T) {
 			}))
 		}
 		for _, call := range calls {
-			call.Wait()
+			call.AwaitHold()
 		}
 		assert.Less(t, k.servers[0].Now(), 5*time.Second)
 		Sleep(time.Second)

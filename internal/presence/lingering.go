@@ -112,9 +112,9 @@ func (p *Presence) readAsks() {
 	}
 }
 
-// AskFor implements [engine.Presence].Ask. A goroutine of the core sends the message. It is best
+// Ask implements [engine.Presence].Ask. A goroutine of the core sends the message. It is best
 // effort: a waiter asks again with its next poll, and the lock is freed when its time is over.
-func (p *Presence) AskFor(r *engine.Resource, holder string) {
+func (p *Presence) Ask(r *engine.Resource, holder string) {
 	command := p.askCommand(r, holder)
 	text := command[2].(string)
 	now := p.now()

@@ -174,7 +174,7 @@ func TestHolderIsAsked(t *testing.T) {
 		x, y := c.Lock("x"), c.Lock("y")
 		first, second := other+":07", other+":08"
 		ask := func(r int, holder string) {
-			c.presence.AskFor(map[int]*engine.Resource{0: x, 1: y}[r], holder)
+			c.presence.Ask(map[int]*engine.Resource{0: x, 1: y}[r], holder)
 			synctest.Wait()
 		}
 		ask(0, first)
@@ -197,7 +197,7 @@ func TestHolderIsAsked(t *testing.T) {
 func TestAskIsBestEffort(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		c.proxy.BlackHole(true)
-		c.presence.AskFor(c.Lock("x"), other+":07")
+		c.presence.Ask(c.Lock("x"), other+":07")
 		Sleep(ms)
 		c.shut()
 		require.LessOrEqual(t, c.locks.Now(), time.Second)

@@ -115,7 +115,7 @@ func newClient(t *testing.T, s *Server, name string, options ...func(*engine.Con
 		o.Presence.StaysTaken = func(id string, rest time.Duration) { c.presence.StaysTaken(id, rest) }
 		o.Presence.CanLinger = func(ctx context.Context) bool { return c.presence.CanLinger(ctx) }
 		o.Presence.HoldListens = func() { c.presence.HoldListens() }
-		o.Presence.Ask = func(r *engine.Resource, holder string) { c.presence.AskFor(r, holder) }
+		o.Presence.Ask = func(r *engine.Resource, holder string) { c.presence.Ask(r, holder) }
 		for _, option := range options {
 			option(o)
 		}

@@ -25,7 +25,7 @@ func TestWaiterAsksTheClientOfItsHolder(t *testing.T) {
 		ask := " publish other ask\np:x\n" + other + ":7"
 		assert.Equal(t, []string{"100ms" + ask, "1.1s" + ask, "2.1s" + ask}, c.commands("publish"))
 		c.locks.Free("x")
-		Release(t, waiter.Wait())
+		Release(t, waiter.AwaitHold())
 		Sleep(2 * time.Second)
 		assert.Len(t, c.commands("publish"), 3, "nobody waits any longer")
 	})
@@ -45,7 +45,7 @@ func TestWaiterAsksAllHoldersWhereTheyAreNotNamed(t *testing.T) {
 		Sleep(time.Second)
 		assert.Equal(t, []string{"100ms" + ask, "10.1s" + ask}, c.commands("publish"))
 		cancel()
-		_ = waiter.WaitErr()
+		_ = waiter.AwaitErr()
 	})
 }
 
@@ -66,7 +66,7 @@ func TestManyAsksShareACommand(t *testing.T) {
 		assert.LessOrEqual(t, len(c.pipelines.of("publish")), 400/20, "one for each look")
 		cancel()
 		for _, w := range waiters {
-			_ = w.WaitErr()
+			_ = w.AwaitErr()
 		}
 	})
 }
@@ -82,7 +82,7 @@ func TestShortHoldsAreNotAskedFor(t *testing.T) {
 			c.locks.Message("x")
 		}
 		c.locks.Free("x")
-		Release(t, waiter.Wait())
+		Release(t, waiter.AwaitHold())
 		assert.Empty(t, c.commands("publish"))
 	})
 }
@@ -208,11 +208,11 @@ func TestFrontOfAPoolAsksWhileOthersComeAndGo(t *testing.T) {
 			small := StartAcquire(t, t.Context(), c.Permits("x"), PermitsOf(1))
 			Sleep(49 * ms)
 			Release(t, hold)
-			hold = small.Wait()
+			hold = small.AwaitHold()
 		}
 		assert.Contains(t, c.commands("publish"), "100ms publish other ask\np:x\n"+other+":7")
 		cancel()
-		_ = front.WaitErr()
+		_ = front.AwaitErr()
 		Release(t, hold)
 	})
 }
@@ -235,16 +235,16 @@ func TestPoolIsAskedForWhenTheFrontHasWaitedForLong(t *testing.T) {
 		for _, w := range waiters {
 			Sleep(70 * ms)
 			Release(t, hold)
-			hold = w.Wait()
+			hold = w.AwaitHold()
 		}
 		Sleep(ms)
 		Release(t, hold)
-		hold = handedOff.Wait()
+		hold = handedOff.AwaitHold()
 		Sleep(99 * ms)
 		assert.Empty(t, c.commands("publish"))
 		Sleep(200 * ms)
 		assert.Contains(t, c.commands("publish"), "800ms publish other ask\np:x\n"+other+":7")
 		Release(t, hold)
-		Release(t, last.Wait())
+		Release(t, last.AwaitHold())
 	})
 }

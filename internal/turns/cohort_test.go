@@ -36,7 +36,7 @@ func TestCohortPassesTheLockOnWithoutACommand(t *testing.T) {
 			assert.False(t, w.Returned())
 			ctx, until := Carry(last), last.ValidUntil()
 			Release(t, last)
-			next := w.Wait()
+			next := w.AwaitHold()
 			assert.Equal(t, first.ID(), next.ID(), "the server sees one holder")
 			assert.Equal(t, last.Token()+1, next.Token())
 			assert.Equal(t, 1, next.Depth())
@@ -47,7 +47,7 @@ func TestCohortPassesTheLockOnWithoutACommand(t *testing.T) {
 			last = next
 		}
 		assert.Len(t, s.Commands(), commands, "nothing was sent")
-		assert.Equal(t, 1+4, added, "the outer hold, and one for each turn")
+		assert.Equal(t, 1+4, added, "the tenure hold, and one for each turn")
 		assert.Equal(t, 30*ms, c.Event(t, engine.EventAcquired).Waited)
 		assert.Equal(t, 10*ms, c.Event(t, engine.EventReleased).Held)
 
@@ -142,7 +142,7 @@ func TestCohortDoesNotPassTheLockOn(t *testing.T) {
 			Release(t, holder)
 			assert.Greater(t, len(s.Commands()), commands)
 			end()
-			hold := waiter.Wait()
+			hold := waiter.AwaitHold()
 			assert.NotEqual(t, holder.ID(), hold.ID())
 			Release(t, hold)
 		})
@@ -160,16 +160,16 @@ func TestOtherClientsGoFirstWhenACohortIsOver(t *testing.T) {
 		}
 		Sleep(testCohort - ms)
 		Release(t, first)
-		second := waiters[0].Wait()
+		second := waiters[0].AwaitHold()
 		assert.Equal(t, first.ID(), second.ID())
 		assert.False(t, foreign.Returned())
 		Sleep(ms)
 		Release(t, second)
-		Release(t, foreign.Wait())
-		third := waiters[1].Wait()
+		Release(t, foreign.AwaitHold())
+		third := waiters[1].AwaitHold()
 		assert.NotEqual(t, first.ID(), third.ID(), "a new cohort")
 		Release(t, third)
-		assert.Equal(t, third.ID(), waiters[2].Wait().ID())
+		assert.Equal(t, third.ID(), waiters[2].AwaitHold().ID())
 		Release(t, waiters[2].Hold)
 	})
 }
@@ -179,11 +179,11 @@ func TestCohortThatHasUsedItsTokensReservesMore(t *testing.T) {
 		r := s.Client(t, "a").Lock("x")
 		hold := Acquire(t, t.Context(), r, InCohort(time.Hour))
 		id := hold.ID()
-		for n := int64(1); n <= 2*engine.OuterTokens; n++ {
+		for n := int64(1); n <= 2*engine.TenureTokens; n++ {
 			require.Equal(t, n, hold.Token())
 			waiter := StartAcquire(t, t.Context(), r, InCohort(time.Hour))
 			Release(t, hold)
-			hold = waiter.Wait()
+			hold = waiter.AwaitHold()
 		}
 		assert.NotEqual(t, id, hold.ID())
 		assert.Len(t, s.Sent("handoff"), 2)
@@ -197,7 +197,7 @@ func TestNestedHoldOfACohortHasTheTokenOfItsOuterHold(t *testing.T) {
 		first := Acquire(t, t.Context(), r, InCohort(testCohort))
 		waiter := StartAcquire(t, t.Context(), r, InCohort(testCohort))
 		Release(t, first)
-		second := waiter.Wait()
+		second := waiter.AwaitHold()
 		nested := Acquire(t, Carry(second), r)
 		assert.Equal(t, second.Token(), nested.Token())
 		assert.Equal(t, 2, s.Holder("x", second.ID()).Count)
@@ -236,11 +236,11 @@ func TestLossEndsTheCohort(t *testing.T) {
 			second, third := StartAcquire(t, t.Context(), r, limit), StartAcquire(t, t.Context(), r, limit)
 			s.Forget("x")
 			Release(t, first)
-			hold := second.Wait()
+			hold := second.AwaitHold()
 			Sleep(500 * ms)
 			tt.find(t, hold)
 			found := s.Now()
-			hold = third.Wait()
+			hold = third.AwaitHold()
 			assert.Equal(t, found, s.Now(), "a waiter of the client tries at once")
 			assert.NotEqual(t, first.ID(), hold.ID())
 			Release(t, hold)
@@ -280,9 +280,9 @@ func TestWaiterThatGivesUpPassesTheLockOn(t *testing.T) {
 			}
 			ctx.ended.Store(true)
 			Release(t, first)
-			assert.ErrorIs(t, waiter.WaitErr(), context.Canceled)
+			assert.ErrorIs(t, waiter.AwaitErr(), context.Canceled)
 			if second != nil {
-				assert.Equal(t, first.ID(), second.Wait().ID())
+				assert.Equal(t, first.ID(), second.AwaitHold().ID())
 				Release(t, second.Hold)
 			}
 			Sleep(20 * time.Second)
@@ -328,7 +328,7 @@ func TestWaiterDoesNotAcceptALockThatIsOver(t *testing.T) {
 			Sleep(time.Until(first.ValidUntil()) - DefaultTTL/2)
 			ctx.pause.Store(int64(tt.pause))
 			Release(t, first)
-			assert.Equal(t, tt.over, waiter.Wait().ID() != first.ID(), "then it acquires by itself")
+			assert.Equal(t, tt.over, waiter.AwaitHold().ID() != first.ID(), "then it acquires by itself")
 			assert.True(t, waiter.Hold.ValidUntil().After(time.Now()))
 			Release(t, waiter.Hold)
 			Sleep(time.Minute)
@@ -364,7 +364,7 @@ func TestTakeoverDuringACohortDelaysNoWaiter(t *testing.T) {
 			ctx.pause.Store(int64(10 * ms))
 			s.Forget("x")
 			tt.happen(t, s, first)
-			hold := waiter.Wait()
+			hold := waiter.AwaitHold()
 			assert.Equal(t, 10*ms, s.Now())
 			assert.NotEqual(t, first.ID(), hold.ID(), "the lost hold is nobody's")
 			assert.NoError(t, hold.Check(t.Context()))
@@ -383,11 +383,11 @@ func TestCohortEndsWhenTheServerGrantsTheLockToAWaiter(t *testing.T) {
 		second := StartAcquire(t, t.Context(), r, InCohort(testCohort))
 		third := StartAcquire(t, t.Context(), r, InCohort(testCohort))
 		s.Free("x")
-		hold := second.Wait()
+		hold := second.AwaitHold()
 		assert.ErrorIs(t, first.Release(t.Context()), engine.ErrLost)
 		assert.False(t, third.Returned(), "the second one has the lock")
 		Release(t, hold)
-		assert.Equal(t, hold.ID(), third.Wait().ID(), "its cohort goes on")
+		assert.Equal(t, hold.ID(), third.AwaitHold().ID(), "its cohort goes on")
 		Release(t, third.Hold)
 	})
 }
@@ -408,7 +408,7 @@ func TestEventsAreBalancedIfAPassedOnLockIsLost(t *testing.T) {
 			Release(t, first)
 			s.Forget("x")
 			first.Ownership().LoseAsGone()
-			waiter.End()
+			waiter.Await()
 			cancel()
 			if hold := waiter.Hold; hold != nil && hold.ID() == first.ID() { // its goroutine was faster
 				assert.ErrorIs(t, hold.Release(t.Context()), engine.ErrLost)
@@ -438,16 +438,16 @@ func TestLossIsReportedAfterAWaiterHasLeftWithItsTurn(t *testing.T) {
 			c := s.Client(t, "a")
 			r := c.Lock("x")
 			first := Acquire(t, t.Context(), r, InCohort(testCohort))
-			tenure, outer := c.Turns().Outer("x")
+			tenure, hold := c.Turns().Tenure("x")
 			ctx, cancel := context.WithCancel(t.Context())
 			waiter := StartAcquire(t, ctx, r, InCohort(testCohort))
 			cancel()
 			Release(t, first)
-			waiter.End()
+			waiter.Await()
 			if waiter.Hold != nil {
 				Release(t, waiter.Hold)
 			}
-			tenure.MemberEnded(outer, engine.ErrLost)
+			tenure.MemberEnded(hold, engine.ErrLost)
 			Sleep(time.Minute)
 		})
 	}
@@ -467,7 +467,7 @@ func TestAttemptInDoubtLeavesNothingBehind(t *testing.T) {
 			s.Script("acquire", Fault{Lost: true, Copy: 10 * time.Second})
 			Sleep(tt.after)
 			Release(t, first)
-			hold := waiter.Wait()
+			hold := waiter.AwaitHold()
 			assert.Equal(t, first.ID(), hold.ID())
 			Release(t, hold)
 			Sleep(2 * time.Minute)
@@ -484,7 +484,7 @@ func TestCloseEndsACohort(t *testing.T) {
 		go func() { _ = c.Shut(t.Context()) }()
 		synctest.Wait()
 		Release(t, first)
-		assert.ErrorIs(t, waiter.WaitErr(), engine.ErrClosed)
+		assert.ErrorIs(t, waiter.AwaitErr(), engine.ErrClosed)
 		<-c.Closed
 	})
 }
@@ -516,13 +516,13 @@ func TestUserWhoWaitsBehindAnAttempt(t *testing.T) {
 			first := StartAcquire(t, ctx, r, InCohort(time.Minute))
 			second := StartAcquire(t, t.Context(), r, InCohort(time.Minute))
 			if tt.holds {
-				Release(t, first.Wait())
+				Release(t, first.AwaitHold())
 			}
-			hold := second.Wait()
+			hold := second.AwaitHold()
 			assert.LessOrEqual(t, s.Now(), tt.within)
 			Release(t, hold)
 			if !tt.holds {
-				_ = first.WaitErr()
+				_ = first.AwaitErr()
 			}
 			Sleep(time.Minute)
 		})

@@ -1,6 +1,6 @@
 // Package turns lets the users of one client take turns on one hold: cohorts
 // ([engine.Terms].Cohort), and locks that linger ([engine.Terms].Linger). It is a layer above
-// package engine, which acquires and releases the outer hold like any other hold, and does not know
+// package engine, which acquires and releases the tenure hold like any other hold, and does not know
 // what the users do in between.
 //
 //	Acquire by a -> command      the server: id 7 holds    a tenure begins, and a has its first turn
@@ -11,10 +11,10 @@
 //
 //	Turns  of a client
 //	entry  a name and the terms of users who may share a hold: its waiters, and its tenure
-//	tenure one outer hold, from its acquisition to its release
+//	tenure one tenure hold, from its acquisition to its release
 //	turn   one acquisition: first a waiter, then the engine.Holding behind the user's hold
 //
-//	the user's hold -> turn -> tenure -> outer hold -> engine.Ownership
+//	the user's hold -> turn -> tenure -> tenure hold -> engine.Ownership
 //
 // # An acquisition
 //
@@ -30,7 +30,7 @@
 //
 // # The end of a turn
 //
-// A tenure may be kept if it is the entry's current one, its outer hold is sole
+// A tenure may be kept if it is the entry's current one, its tenure hold is sole
 // ([engine.Hold.IsSole]), it has a fencing token left, and no release message has come: a message
 // would mean that the lock was taken away. It is young as long as the cohort lasts, or as long as
 // the linger time if there is no cohort. It is wanted if another client has asked for it, if a
@@ -53,7 +53,7 @@
 // # The next tenure
 //
 // The request for the next tenure belongs to the entry, not to a waiter. It joins the engine's
-// queue before the outer hold is released. So the client has its place among the other clients, and
+// queue before the tenure hold is released. So the client has its place among the other clients, and
 // the release leaves the lock to them first. Within a cohort the request joins as soon as a user
 // waits. With a linger time alone, which others cannot foresee, it joins when a tenure ends, or
 // when a user has waited for 100 ms. It leaves when no user waits; within a cohort it stays until
@@ -62,7 +62,7 @@
 //
 // # Losses
 //
-// The loss of the outer hold ends the hold of the user whose turn it is, in the same goroutine. A
+// The loss of the tenure hold ends the hold of the user whose turn it is, in the same goroutine. A
 // waiter that was given the turn but has not seen it yet goes on waiting: nobody loses a hold that
 // they never had.
 //

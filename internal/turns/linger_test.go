@@ -86,7 +86,7 @@ func TestLockThatHasLingeredOftenIsPassedOn(t *testing.T) {
 		hold := Acquire(t, t.Context(), r, Lingering(testLinger))
 		waiter := StartAcquire(t, t.Context(), r, Lingering(testLinger))
 		Release(t, hold)
-		next := waiter.Wait()
+		next := waiter.AwaitHold()
 		assert.Equal(t, first.ID(), next.ID())
 		assert.Empty(t, s.Sent("release"))
 		Release(t, next)
@@ -148,7 +148,7 @@ func TestLockDoesNotLinger(t *testing.T) {
 			other := Start(t, func() (*engine.Hold, error) {
 				return s.Client(t, "b").Lock("x").Acquire(t.Context(), NewTerms(), 100*ms)
 			})
-			_ = other.WaitErr()
+			_ = other.AwaitErr()
 		}},
 		{name: "that the server has not confirmed for half a TTL", act: func(_ *testing.T, s *Server, _ *engine.Hold) {
 			s.OnEach(func(c Command) Fault { return Fault{Lost: c.Op == "renew"} })
@@ -207,7 +207,7 @@ func TestWaiterThatWasRefusedEndsLingering(t *testing.T) {
 		s.Script("acquire", Fault{Reply: 10 * ms})
 		waiter := StartAcquire(t, t.Context(), r, Lingering(2*time.Hour))
 		Release(t, first)
-		Release(t, waiter.Wait())
+		Release(t, waiter.AwaitHold())
 		assert.Equal(t, 10*ms, s.Now())
 		assert.Len(t, s.IDs("x"), 1, "it lingers again")
 	})
@@ -223,7 +223,7 @@ func TestRequestThatPollsEndsLingering(t *testing.T) {
 			waiter := StartAcquire(t, t.Context(), r, Polling(20*ms, 20*ms))
 			Sleep(10 * ms)
 			Release(t, first)
-			Release(t, waiter.Wait())
+			Release(t, waiter.AwaitHold())
 			assert.LessOrEqual(t, s.Now(), reply+25*ms)
 		})
 	}
@@ -247,7 +247,7 @@ func TestOtherClientAsksForALingeringLock(t *testing.T) {
 			b := s.Client(t, "b").Lock("x")
 			require.ErrorIs(t, ErrOf(b.Acquire(t.Context(), NewTerms(), engine.NoWait)), engine.ErrNotAcquired)
 			assert.Empty(t, s.Sent("ask"), "a single try does not ask")
-			hold := StartAcquire(t, t.Context(), b).Wait()
+			hold := StartAcquire(t, t.Context(), b).AwaitHold()
 			assert.Equal(t, tt.at, s.Now())
 			Release(t, hold)
 			Sleep(time.Second)
@@ -271,7 +271,7 @@ func TestUserHearsThatAnotherClientAsks(t *testing.T) {
 			a.HandleAsk("x", first.ID())
 			assert.True(t, engine.IsClosed(first.Wanted()))
 			Release(t, first)
-			next := second.Wait()
+			next := second.AwaitHold()
 			isSameTenure := next.ID() == first.ID()
 			assert.Equal(t, name == "cohort", isSameTenure)
 			assert.Equal(t, isSameTenure, engine.IsClosed(next.Wanted()))
@@ -290,10 +290,10 @@ func TestAskThatOvertakesTheGrantIsHeard(t *testing.T) {
 		first := StartAcquire(t, t.Context(), a.Lock("x"), Lingering(time.Hour))
 		Sleep(5 * ms)
 		other := StartAcquire(t, t.Context(), s.Client(t, "b").Lock("x"))
-		hold := first.Wait()
+		hold := first.AwaitHold()
 		assert.True(t, engine.IsClosed(hold.Wanted()))
 		Release(t, hold)
-		Release(t, other.Wait())
+		Release(t, other.AwaitHold())
 		assert.Equal(t, late, s.Now())
 	})
 }
@@ -321,8 +321,8 @@ func TestAskForAFormerHolderIsForItsSuccessor(t *testing.T) {
 			released := StartRelease(t, first)
 			time.Sleep(tt.at)
 			a.HandleAsk("x", first.ID())
-			released.Wait()
-			Release(t, waiter.Wait())
+			released.AwaitHold()
+			Release(t, waiter.AwaitHold())
 			s.RequireFree(t)
 			Sleep(time.Second)
 			Release(t, Acquire(t, t.Context(), r, Lingering(time.Hour)))
@@ -364,7 +364,7 @@ func TestLockThatWasAskedForIsLeftToOthers(t *testing.T) {
 			Sleep(away)
 			if tt.goesAway {
 				cancel()
-				_ = other.WaitErr()
+				_ = other.AwaitErr()
 			}
 			freed := s.Now()
 			Release(t, first)
@@ -372,14 +372,14 @@ func TestLockThatWasAskedForIsLeftToOthers(t *testing.T) {
 				waiters = append(waiters, StartAcquire(t, t.Context(), r, Lingering(time.Hour)))
 			}
 			if !tt.goesAway {
-				Release(t, other.Wait())
+				Release(t, other.AwaitHold())
 			}
-			hold := waiters[0].Wait()
+			hold := waiters[0].AwaitHold()
 			assert.GreaterOrEqual(t, s.Now()-freed, tt.at)
 			assert.LessOrEqual(t, s.Now()-freed, tt.at+10*ms)
 			Release(t, hold)
 			for _, w := range waiters[1:] {
-				Release(t, w.Wait())
+				Release(t, w.AwaitHold())
 			}
 		})
 	}
@@ -411,7 +411,7 @@ func TestReleaseOfALockThatWasAskedForFreesIt(t *testing.T) {
 		first := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), Lingering(testLinger))
 		other := StartAcquire(t, t.Context(), s.Client(t, "b").Lock("x"))
 		Release(t, first)
-		Release(t, other.Wait())
+		Release(t, other.AwaitHold())
 		assert.Zero(t, s.Now())
 	})
 }
@@ -528,7 +528,7 @@ func TestLingeringLockOfADeadClientEndsWithItsLease(t *testing.T) {
 		s.OnEach(func(cmd Command) Fault { return Fault{Lost: cmd.Client == "a"} })
 		s.Deaf = a
 		other := StartAcquire(t, t.Context(), s.Client(t, "b").Lock("x"))
-		Release(t, other.Wait())
+		Release(t, other.AwaitHold())
 		assert.LessOrEqual(t, s.Now(), 2*time.Second+ms)
 		s.ResetFaults()
 	})
@@ -543,7 +543,7 @@ func TestCohortThatLingers(t *testing.T) {
 		waiter := StartAcquire(t, t.Context(), r, both)
 		commands := len(s.Commands())
 		Release(t, first)
-		Release(t, waiter.Wait())
+		Release(t, waiter.AwaitHold())
 		Sleep(100 * ms)
 		hold := Acquire(t, t.Context(), r, both)
 		assert.Equal(t, first.ID(), hold.ID())
@@ -654,7 +654,7 @@ func TestRequestThatJoinsBeforeTheReleaseLetsOthersGoFirst(t *testing.T) {
 		s.Script("acquire", Fault{Delay: 3 * ms})
 		Release(t, first)
 		assert.False(t, waiter.Returned())
-		Release(t, other.Wait())
-		Release(t, waiter.Wait())
+		Release(t, other.AwaitHold())
+		Release(t, waiter.AwaitHold())
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// tenure is one outer hold, from the request for it to its end. Turns.mu guards it. It implements
+// tenure is one tenure hold, from the request for it to its end. Turns.mu guards it. It implements
 // [engine.Group].
 type tenure struct {
 	entry   *entry
@@ -18,13 +18,13 @@ type tenure struct {
 	cancel   context.CancelFunc
 	answered chan struct{}
 
-	hold   *engine.Hold // the outer hold; nil until the tenure begins
+	hold   *engine.Hold // the tenure hold; nil until the tenure begins
 	since  time.Time    // when the client acquired the lock, or when the lock last began to linger
 	token  int64        // the first turn's token; 0 if there are no tokens
 	tokens int          // how many tokens were reserved
 	used   int          // how many turns there have been
 	user   *turn        // whose turn it is; nil if the lock lingers
-	lost   bool         // the outer hold was lost
+	lost   bool         // the tenure hold was lost
 
 	// isDisputed: the tenure began while the name had another one. One of the two has lost the
 	// lock.
@@ -33,10 +33,10 @@ type tenure struct {
 	timer        *time.Timer // calls onTimer; nil until the lock lingers for the first time
 	timerIsSet   bool
 
-	first turn // the turn of the user who acquired the outer hold
+	first turn // the turn of the user who acquired the tenure hold
 }
 
-// newTenure returns a tenure without an outer hold. Turns.mu is held.
+// newTenure returns a tenure without its hold. Turns.mu is held.
 func (e *entry) newTenure() *tenure {
 	tn := e.unused
 	e.unused = nil
@@ -113,7 +113,7 @@ func (tn *tenure) isYoung(now time.Time) bool {
 type turnEnd uint8
 
 const (
-	endRelease turnEnd = iota // release the outer hold
+	endRelease turnEnd = iota // release the tenure hold
 	endPassOn                 // give the first waiter the next turn
 	endLinger                 // keep the lock, although nobody uses it
 )
@@ -177,7 +177,7 @@ func (tn *tenure) onTimer() {
 	tn.giveUp()
 }
 
-// drop ends tn for its entry. The caller releases the outer hold, unless it is lost. Turns.mu is
+// drop ends tn for its entry. The caller releases the tenure hold, unless it is lost. Turns.mu is
 // held.
 func (tn *tenure) drop() {
 	if tn.entry.tenure == tn {
@@ -188,7 +188,7 @@ func (tn *tenure) drop() {
 	}
 }
 
-// giveUp releases a lingering lock's outer hold in the background. released is closed when the
+// giveUp releases a lingering lock's tenure hold in the background. released is closed when the
 // release was answered. Turns.mu is held.
 func (tn *tenure) giveUp() (released <-chan struct{}) {
 	tn.entry.turns.idle.Add(-1)
@@ -198,7 +198,7 @@ func (tn *tenure) giveUp() (released <-chan struct{}) {
 	return tn.hold.ReleaseLater()
 }
 
-// MemberWanted implements [engine.Group]: somebody waits for the outer hold's lock. The user hears
+// MemberWanted implements [engine.Group]: somebody waits for the tenure hold's lock. The user hears
 // that too, because the user's hold has the same id. If another client has asked, a lingering lock
 // is given up now, and a lock in use at the end of the turn.
 func (tn *tenure) MemberWanted(h *engine.Hold) {
@@ -210,7 +210,7 @@ func (tn *tenure) MemberWanted(h *engine.Hold) {
 	}
 }
 
-// MemberEnded implements [engine.Group]: the outer hold was lost. If it was released instead, the
+// MemberEnded implements [engine.Group]: the tenure hold was lost. If it was released instead, the
 // tenure has ended already.
 func (tn *tenure) MemberEnded(h *engine.Hold, cause error) {
 	if errors.Is(cause, engine.ErrReleased) {
@@ -238,7 +238,7 @@ func (tn *tenure) MemberEnded(h *engine.Hold, cause error) {
 }
 
 // takeBack takes the turn back from a waiter that has not seen it yet, and ends the tenure. The
-// caller releases the outer hold. Turns.mu is held.
+// caller releases the tenure hold. Turns.mu is held.
 func (tn *tenure) takeBack() {
 	w := tn.user
 	tn.user = nil

@@ -117,7 +117,7 @@ func (w *turn) begin(ctx context.Context, q *engine.Request) (*engine.Hold, erro
 	return hold, err
 }
 
-// end ends the turn, and returns what the caller must do: release the outer hold, or nothing. mu is
+// end ends the turn, and returns what the caller must do: release the tenure hold, or nothing. mu is
 // held.
 func (w *turn) end(canLinger bool) turnEnd {
 	e := w.entry
@@ -173,7 +173,7 @@ func (w *turn) Forget(*engine.Hold) {
 	tn.hold.Detach()
 }
 
-// Join implements [engine.Holding]. The outer hold may have been lost since the turn was given.
+// Join implements [engine.Holding]. The tenure hold may have been lost since the turn was given.
 func (w *turn) Join(h *engine.Hold) {
 	t := w.entry.turns
 	t.mu.Lock()
@@ -191,8 +191,8 @@ func (w *turn) Abandon(context.Context) { w.tenure.hold.ReleaseLater() }
 // OwnerID implements [engine.Holding].
 func (w *turn) OwnerID() string { return w.tenure.hold.ID() }
 
-// Ownership implements [engine.Holding]: what nests in the turn joins the ownership of the outer
-// hold.
+// Ownership implements [engine.Holding]: what nests in the turn joins the ownership of the
+// tenure hold.
 func (w *turn) Ownership() *engine.Ownership { return w.tenure.hold.Ownership() }
 
 // TokenOf implements [engine.Holding]. Each turn has a token of its own.
@@ -209,7 +209,7 @@ func (w *turn) Member(*engine.Resource) *engine.Hold { return nil }
 // ValidUntil implements [engine.Holding].
 func (w *turn) ValidUntil(*engine.Hold) time.Time { return w.tenure.hold.ValidUntil() }
 
-// Listen implements [engine.Holding]. Clients that ask for the outer hold find h, because it has
+// Listen implements [engine.Holding]. Clients that ask for the tenure hold find h, because it has
 // the same id.
 func (w *turn) Listen(h *engine.Hold) { w.Ownership().Listen(h) }
 

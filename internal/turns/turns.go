@@ -192,7 +192,7 @@ func (e *entry) attempt(ctx, attemptCtx context.Context, q *engine.Request) (*en
 	mayWait := !q.Wait.IsSingleTry()
 	t.mu.Lock()
 	tn := e.newTenure()
-	e.r.InitOuter(&tn.request, q.Terms, tn, mayWait)
+	e.r.InitTenure(&tn.request, q.Terms, tn, mayWait)
 	t.mu.Unlock()
 	e.contact.AttemptBegins()
 	undo := func() {
@@ -203,7 +203,7 @@ func (e *entry) attempt(ctx, attemptCtx context.Context, q *engine.Request) (*en
 	var hold *engine.Hold
 	var queued bool
 	var err error
-	engine.Guarded(undo, func() { hold, queued, err = e.r.AcquireOuter(attemptCtx, &tn.request) })
+	engine.Guarded(undo, func() { hold, queued, err = e.r.AcquireTenure(attemptCtx, &tn.request) })
 	t.mu.Lock()
 	switch {
 	case hold != nil:
@@ -286,7 +286,7 @@ func (e *entry) watch(in time.Duration) {
 }
 
 // enqueueNext makes a request for the next tenure join the engine's queue, if a user waits and no
-// request is there. behind, if not nil, is the outer hold that the caller is about to release.
+// request is there. behind, if not nil, is the tenure hold that the caller is about to release.
 // enqueueNext does not block. Turns.mu is held.
 func (e *entry) enqueueNext(behind *engine.Hold) {
 	isNeedless := e.waiters.First == nil || e.next != nil
@@ -302,12 +302,12 @@ func (e *entry) enqueueNext(behind *engine.Hold) {
 // [engine.Resource.JoinQueue]. mu is held.
 func (e *entry) joinQueue(behind *engine.Hold) *tenure {
 	tn := e.newTenure()
-	e.r.InitOuter(&tn.request, e.terms, tn, true)
+	e.r.InitTenure(&tn.request, e.terms, tn, true)
 	e.r.JoinQueue(&tn.request, behind)
 	return tn
 }
 
-// awaitTenure waits, in the background, for the outer hold of tn, whose request is in the
+// awaitTenure waits, in the background, for the tenure hold of tn, whose request is in the
 // engine's queue. Turns.mu is held.
 func (e *entry) awaitTenure(tn *tenure) {
 	core := e.turns.core
@@ -330,12 +330,12 @@ func (e *entry) awaitTenure(tn *tenure) {
 			defer core.Leave()
 		}
 		defer close(tn.answered)
-		hold, _, err := e.r.AcquireOuter(ctx, &tn.request)
+		hold, _, err := e.r.AcquireTenure(ctx, &tn.request)
 		e.tenureAnswered(tn, hold, err)
 	})
 }
 
-// tenureAnswered gives the first waiter its turn on the outer hold of tn, or the error if there is
+// tenureAnswered gives the first waiter its turn on the tenure hold of tn, or the error if there is
 // no hold. It blocks for the release of a hold that nobody needs any longer.
 func (e *entry) tenureAnswered(tn *tenure, hold *engine.Hold, err error) {
 	t := e.turns

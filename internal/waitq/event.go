@@ -51,9 +51,9 @@ type Event struct {
 	HandsOff   bool // Releasing: the release may hand the lock off
 	HasHadTurn bool // Releasing: the client has had the lock for long enough
 	Permits    int  // Releasing: how many are released
-	// Releasing, Yielded: how long the client may pass the lock on without a command; 0 if it may
-	// not.
-	Cohort time.Duration
+	// Releasing, Yielded: for how long the client may have kept the lock without a command, by a
+	// cohort or by lingering; 0 if it has not.
+	KeptFor time.Duration
 	// Yielded: when the release was sent, and how many other clients were told of it.
 	Sent   time.Time
 	Others int

@@ -417,7 +417,7 @@ func (q *Queue) release(e *Event) {
 	switch {
 	case w == nil: // nobody here waits
 	case e.HasHadTurn:
-		if q.TakeTurns || e.Cohort > 0 {
+		if q.TakeTurns || e.KeptFor > 0 {
 			q.yield(e)
 		}
 	case e.HandsOff:
@@ -447,7 +447,7 @@ func (q *Queue) yield(e *Event) {
 		q.place.Since = 0 // the place moves to the end of the line
 		a.Place = q.place
 	}
-	q.turn.beginOwn(e.Now, OthersTurnFor(e.Cohort), q.listens)
+	q.turn.beginOwn(e.Now, OthersTurnFor(e.KeptFor), q.listens)
 	q.TryAt = e.Now.Add(StuckAfter) // unless the reply says when
 	q.do(a)
 }

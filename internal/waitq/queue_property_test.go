@@ -312,7 +312,7 @@ func (w *world) requireReason(what string) {
 	}
 }
 
-// alarm lets time pass, at most until the alarm.
+// pass lets time pass, at most until the alarm.
 func (w *world) pass(d time.Duration) {
 	if at := w.q.TryAt; !at.IsZero() && at.Sub(w.now) <= d {
 		w.now = at

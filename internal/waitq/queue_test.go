@@ -734,9 +734,9 @@ func TestWhenAStreakOfClientsThatCompeteIsOver(t *testing.T) {
 	s.join("a")
 	release := releaseAfterTurn.event
 	assert.Empty(t, s.on("", release))
-	release.Cohort = 50 * ms
+	release.KeptFor = 50 * ms
 	assert.Equal(t, "yield, will hear it", s.on("", release))
-	assert.Empty(t, s.on("", Event{Kind: Yielded, Sent: s.now, Others: 3, Cohort: release.Cohort}))
+	assert.Empty(t, s.on("", Event{Kind: Yielded, Sent: s.now, Others: 3, KeptFor: release.KeptFor}))
 	assert.Empty(t, s.on("", Event{Kind: Heard}), "its own message")
 	assert.Equal(t, "wake a", s.on("", Event{Kind: Heard}))
 }

@@ -19,9 +19,9 @@ const (
 	// MaxTurn is how long a turn lasts at most. A client with a round trip of 80 ms is in time, and
 	// a lock with waiters is idle for less than 100 ms.
 	MaxTurn = 85 * time.Millisecond
-	// FirstLook is when a client without a place in line tries after a streak, in case the others
+	// FirstTry is when a client without a place in line tries after a streak, in case the others
 	// have stopped waiting.
-	FirstLook = time.Millisecond
+	FirstTry = time.Millisecond
 	// MaxStreakCount and MaxStreak are the limits of a streak: how often, and for how long, the
 	// waiters of one client may hand a lock off to each other while other clients wait. The idea is
 	// lock cohorting (Dice, Marathe and Shavit, 2012).
@@ -72,13 +72,13 @@ func (t *Turn) On(e *Event, listens, oneByOne bool) (tryNow bool) {
 	return true
 }
 
-// begin begins a turn of others. told: the message of the release that begins the turn is still to
-// come. Messages that the last turn expected may still come, too.
-func (t *Turn) begin(now time.Time, lasts time.Duration, others int, told bool) {
+// begin begins a turn of others. hearsRelease: the message of the release that begins the turn is
+// still to come. Messages that the last turn expected may still come, too.
+func (t *Turn) begin(now time.Time, lasts time.Duration, others int, hearsRelease bool) {
 	if !now.Before(t.until) {
 		t.expected = 0
 	}
-	if told {
+	if hearsRelease {
 		t.expected++
 	}
 	t.until = now.Add(lasts)
@@ -88,9 +88,10 @@ func (t *Turn) begin(now time.Time, lasts time.Duration, others int, told bool) 
 	t.due = t.until
 }
 
-// beginOwn begins a turn that this client's own release leaves to the others. told: see begin.
-func (t *Turn) beginOwn(now time.Time, lasts time.Duration, told bool) {
-	t.begin(now, lasts, 1, told)
+// beginOwn begins a turn that this client's own release leaves to the others. hearsRelease: see
+// begin.
+func (t *Turn) beginOwn(now time.Time, lasts time.Duration, hearsRelease bool) {
+	t.begin(now, lasts, 1, hearsRelease)
 	t.own = true
 }
 
@@ -110,16 +111,16 @@ func (t *Turn) yielded(e *Event, oneByOne bool) (tryNow bool) {
 	if t.until.IsZero() {
 		return false // the turn was over before the reply, and the head has tried
 	}
-	lasts := OthersTurnFor(e.Cohort)
+	lasts := OthersTurnFor(e.KeptFor)
 	look := lasts
 	switch {
 	case e.Others > 0 && oneByOne:
 		t.left = e.Others
-		if e.Cohort == 0 {
-			look = FirstLook
+		if e.KeptFor == 0 {
+			look = FirstTry
 		}
 	case e.Others <= 0:
-		lasts = UnknownTurnFor(e.Cohort)
+		lasts = UnknownTurnFor(e.KeptFor)
 		look = lasts
 	}
 	t.until = e.Sent.Add(lasts)
@@ -156,16 +157,19 @@ func (t *Turn) Pause(now time.Time, d time.Duration) time.Duration {
 	return min(d, t.due.Sub(now))
 }
 
-// OthersTurnFor is how long a turn lasts after a client had the lock for up to cohort, or for a
-// streak if cohort is 0. It is as long as the cohort, but at most MaxTurn. So a client that is far
+// OthersTurnFor is how long a turn lasts after a client may have had the lock for that long, or for
+// a streak if keptFor is 0. It is as long as keptFor, but at most MaxTurn. So a client that is far
 // away is in time, and one that never comes costs at most half of the time.
-func OthersTurnFor(cohort time.Duration) time.Duration { return min(max(cohort, MaxStreak), MaxTurn) }
+func OthersTurnFor(keptFor time.Duration) time.Duration {
+	return min(max(keptFor, MaxStreak), MaxTurn)
+}
 
-// UnknownTurnFor is how long a lock stays free after a cohort if no other client is known to wait.
-// Redisson's SpinLock polls without a trace, and finds the lock free about as often as without
-// cohorts. The result is 0 if the turn is too short for a timer.
-func UnknownTurnFor(cohort time.Duration) time.Duration {
-	d := min(cohort/100, MaxTurn)
+// UnknownTurnFor is how long a lock stays free after a client may have had it for keptFor, if no
+// other client is known to wait. Redisson's SpinLock polls without a trace, and finds the lock free
+// about as often as if the client had not kept it. The result is 0 if the turn is too short for a
+// timer.
+func UnknownTurnFor(keptFor time.Duration) time.Duration {
+	d := min(keptFor/100, MaxTurn)
 	if d < time.Millisecond {
 		return 0
 	}

@@ -144,7 +144,7 @@ func TestHowLongTheHeadWaitsForOthersAfterARelease(t *testing.T) {
 			now := sent.Add(2 * ms)
 			var turn Turn
 			turn.begin(sent, OthersTurnFor(tt.cohort), 1, false)
-			e := Event{Kind: Yielded, Now: now, Sent: sent, Cohort: tt.cohort, Others: tt.others}
+			e := Event{Kind: Yielded, Now: now, Sent: sent, KeptFor: tt.cohort, Others: tt.others}
 			got := planFor(&turn, e, tt.oneByOne)
 			assert.Equal(t, tt.want, got)
 			for _, want := range tt.hear {
@@ -190,7 +190,7 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 			e := Event{Now: now, Kind: rapid.SampledFrom([]EventKind{
 				Missed, Releasing, Yielded, Heard, Heard, Heard, OurTurn, OthersTurn, Begins, Left,
 			}).Draw(t, "what")}
-			e.Cohort = rapid.SampledFrom([]time.Duration{0, 5 * ms, 60 * ms, time.Hour}).Draw(t, "cohort")
+			e.KeptFor = rapid.SampledFrom([]time.Duration{0, 5 * ms, 60 * ms, time.Hour}).Draw(t, "cohort")
 			known := rapid.Bool().Draw(t, "known")
 			before := turn
 			var action plan
@@ -200,7 +200,7 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 					continue
 				}
 				pending = true
-				turn.begin(now, OthersTurnFor(e.Cohort), 1, known)
+				turn.begin(now, OthersTurnFor(e.KeptFor), 1, known)
 				tryAt = time.Time{}
 			case Begins:
 				turn.due = time.Time{}

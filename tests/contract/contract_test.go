@@ -188,7 +188,7 @@ func TestMutexContract(t *testing.T) {
 				for _, clause := range clauses {
 					t.Run(clause.name, func(t *testing.T) {
 						// The suffix keeps one name from being a prefix of another, which
-						// requireClean relies on.
+						// fixture.RequireClean relies on.
 						m := &mutexCase{mutexRow: row, s: s, key: fixture.Permitted + redistest.Name(t) + "."}
 						clause.check(t, m)
 						fixture.RequireClean(t, s, m.key, row.Stays(m.key)...)
@@ -393,7 +393,7 @@ func nests(t *testing.T, m *mutexCase) {
 }
 
 // leaseEnds checks that the loss of an expired lease is reported before a waiter acquires. The
-// safety margin of busy keeps that order on a slow machine.
+// WideMargin keeps that order on a slow machine.
 func leaseEnds(t *testing.T, m *mutexCase) {
 	if !m.Leased {
 		t.Skip("no leases")

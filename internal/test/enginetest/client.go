@@ -294,25 +294,25 @@ func (c *Call) Returned() bool {
 	}
 }
 
-// Wait waits for the hold of an acquisition that succeeds.
-func (c *Call) Wait() *engine.Hold {
+// AwaitHold waits for the hold of an acquisition that succeeds.
+func (c *Call) AwaitHold() *engine.Hold {
 	c.t.Helper()
-	c.End()
+	c.Await()
 	require.NoError(c.t, c.Err)
 	return c.Hold
 }
 
-// WaitErr waits for the error of a call that fails.
-func (c *Call) WaitErr() error {
+// AwaitErr waits for the error of a call that fails.
+func (c *Call) AwaitErr() error {
 	c.t.Helper()
-	c.End()
+	c.Await()
 	require.Error(c.t, c.Err)
 	return c.Err
 }
 
-// End waits until the call has returned. Renewals never end, so a call that hangs would hang the
+// Await waits until the call has returned. Renewals never end, so a call that hangs would hang the
 // test.
-func (c *Call) End() {
+func (c *Call) Await() {
 	c.t.Helper()
 	select {
 	case <-c.done:

@@ -353,7 +353,7 @@ func (h *holder) keep(ttl time.Duration) {
 }
 
 // end takes back what a request was granted. The server remembers that for as long as keep; with 0
-// a copy finds nothing. With a rest of the minimum hold the last count stays for that long.
+// a copy finds nothing.
 func (s *Server) end(
 	name, key, id string, shared, rollback bool, keep time.Duration,
 ) (freed, lost bool) {

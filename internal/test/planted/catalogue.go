@@ -225,7 +225,7 @@ var Catalogue = []Defect{
 	{
 		Name: "Close abandons a lock that lingers", Promise: "C24",
 		Edits: []Edit{{
-			"internal/engine/outer.go",
+			"internal/engine/tenure.go",
 			"	taken := h.take()\n	c.Spawn(func() {\n",
 			"	c.Spawn(func() {\n		taken := h.take()\n",
 		}},
@@ -491,7 +491,7 @@ var Catalogue = []Defect{
 	{
 		Name: "passing a lock on counts as a renewal", Promise: "C24",
 		Edits: []Edit{{
-			"internal/engine/outer.go",
+			"internal/engine/tenure.go",
 			"	isConfirmed := o.lease.ValidUntil().Sub(now) >= h.ttl/2\n",
 			"	isConfirmed := true\n	o.setSchedule(&Hold{r: h.r, since: o.r.Core.Instant(now), ttl: h.ttl, renew: true})\n",
 		}},

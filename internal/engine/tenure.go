@@ -11,16 +11,16 @@ import (
 // What package turns needs of the engine.
 //
 // With Terms.Cohort or Terms.Linger the users of a client take turns on one hold, without commands
-// in between. That outer hold is an ordinary hold, which the client acquires by an ordinary
+// in between. The hold, the tenure hold, is an ordinary one, which the client acquires by an ordinary
 // request. Three things are special:
 //
 //   - It is silent: the holds of the users emit the events ([Group].UserOf).
 //   - Its request only joins its queue, when it is refused. A goroutine waits for it later
-//     (AcquireOuter, JoinQueue), while the users wait for their turns.
+//     (AcquireTenure, JoinQueue), while the users wait for their turns.
 //   - Its ownership knows how long the client may keep the lock (Ownership.turnTerms), so that the
 //     release which ends that time leaves the lock to others: see handoff.go.
 
-// Turns lets the users of a client take turns on outer holds: package turns.
+// Turns lets the users of a client take turns on tenure holds: package turns.
 type Turns interface {
 	// Acquire acquires for q, instead of [Resource.AcquireOutermost].
 	Acquire(ctx context.Context, r *Resource, q *Request) (*Hold, error)
@@ -33,12 +33,12 @@ type Turns interface {
 	GiveUpAll()
 }
 
-// OuterTokens is how many fencing tokens the request of an outer hold reserves: one for each turn.
+// TenureTokens is how many fencing tokens the request of a tenure hold reserves: one for each turn.
 // When they are used up, the lock is handed off by a command, which reserves more. They last for
 // the turns of 5 ms, and of most lingers. The number fits Hold.earlier and Owner.Tokens.
-const OuterTokens = 10_000
+const TenureTokens = 10_000
 
-// errQueued says that the request of an outer hold was refused, and is in its queue.
+// errQueued says that the request of a tenure hold was refused, and is in its queue.
 var errQueued = errors.New("it is in the queue")
 
 // UseTurns lets users take turns by t. It must be called before the first acquisition.
@@ -93,13 +93,13 @@ func (c *Core) GiveUpAllLingering() {
 	}
 }
 
-// InitOuter makes q, which is new, the request of an outer hold for users with these terms. group
+// InitTenure makes q, which is new, the request of a tenure hold for users with these terms. group
 // hears of the end of the hold. waits says that q, if it is refused, joins its queue, and waits
 // until its context ends.
-func (r *Resource) InitOuter(q *Request, terms *Terms, group Group, waits bool) {
+func (r *Resource) InitTenure(q *Request, terms *Terms, group Group, waits bool) {
 	r.initRequest(q, terms)
 	q.Group = group
-	q.isOuter = true
+	q.isTenure = true
 	q.Wait.noEvents = true
 	if waits {
 		q.Wait.limit = Forever
@@ -108,14 +108,14 @@ func (r *Resource) InitOuter(q *Request, terms *Terms, group Group, waits bool) 
 		q.ID = lingerID(q.ID)
 	}
 	if r.Traits.Fenced {
-		q.Tokens = OuterTokens
+		q.Tokens = TenureTokens
 	}
 }
 
-// AcquireOuter acquires for the request of an outer hold. If that is refused and may wait, it
-// joins its queue: queued is true, and the caller must call AcquireOuter once more, which then
+// AcquireTenure acquires for the request of a tenure hold. If that is refused and may wait, it
+// joins its queue: queued is true, and the caller must call AcquireTenure once more, which then
 // waits. It blocks as [Resource.AcquireOutermost] does. The caller is a call that Close waits for.
-func (r *Resource) AcquireOuter(ctx context.Context, q *Request) (hold *Hold, queued bool, err error) {
+func (r *Resource) AcquireTenure(ctx context.Context, q *Request) (hold *Hold, queued bool, err error) {
 	hold, err = r.AcquireOutermost(ctx, q, time.Now())
 	if errors.Is(err, errQueued) {
 		return nil, true, nil
@@ -123,11 +123,11 @@ func (r *Resource) AcquireOuter(ctx context.Context, q *Request) (hold *Hold, qu
 	return hold, false, err
 }
 
-// JoinQueue puts the request of an outer hold into its queue, without an attempt. behind, if not
+// JoinQueue puts the request of a tenure hold into its queue, without an attempt. behind, if not
 // nil, is a hold that is about to be released. If its release will leave the lock to other clients,
 // q lets others go first from now on: its subscription may be confirmed, and its attempt sent,
 // while the release is under way. JoinQueue does not block, and takes waitQueues.mu. The caller
-// must call AcquireOuter, which then waits.
+// must call AcquireTenure, which then waits.
 func (r *Resource) JoinQueue(q *Request, behind *Hold) {
 	if behind != nil {
 		behind.Ownership().announceOthersTurn()
@@ -157,7 +157,7 @@ func (q *Request) HasHeardRelease() bool {
 }
 
 // OthersWait reports whether a request of this client waits for the lock of r, other than queued:
-// the requests of outer holds that are in their queue for it. It takes waitQueues.mu and does not
+// the requests of tenure holds that are in their queue for it. It takes waitQueues.mu and does not
 // block.
 func (r *Resource) OthersWait(queued []*Request) bool {
 	qs := &r.Core.queues
@@ -183,7 +183,7 @@ func (r *Resource) OthersWait(queued []*Request) bool {
 	return false
 }
 
-// NewTurnHold makes the hold of a user's turn on an outer hold, in memory. The turn began at began.
+// NewTurnHold makes the hold of a user's turn on a tenure hold, in memory. The turn began at began.
 // It fails with ErrClosed if the client is closing. The caller is a call that Close waits for.
 func (r *Resource) NewTurnHold(
 	ctx context.Context, q *Request, memory *Hold, turn Holding, began time.Time,
@@ -192,7 +192,7 @@ func (r *Resource) NewTurnHold(
 	return r.NewHold(ctx, q, Result{Granted: true, Sent: began, Holding: turn})
 }
 
-// IsSole reports whether the next user may have h, an outer hold, as it is now:
+// IsSole reports whether the next user may have h, a tenure hold, as it is now:
 //
 //   - Nothing else counts on its lock, and no command is under way that could change that: no
 //     nested hold, and no hold of another kind.
@@ -214,7 +214,7 @@ func (h *Hold) IsSole(now time.Time) bool {
 	return isOnlyHold && !o.otherKind && isConfirmed && h.state().extended == 0
 }
 
-// WasWanted reports whether another client has asked for h, an outer hold. It takes waitQueues.mu
+// WasWanted reports whether another client has asked for h, a tenure hold. It takes waitQueues.mu
 // and does not block.
 func (h *Hold) WasWanted() bool { return h.Ownership().wasWanted() }
 
@@ -222,7 +222,7 @@ func (h *Hold) WasWanted() bool { return h.Ownership().wasWanted() }
 // handed off to h.
 func (h *Hold) KeptSince() time.Time { return h.r.Core.Time(h.Ownership().streak.since) }
 
-// Tokens returns the first fencing token of h, an outer hold, and the number of its tokens. Both
+// Tokens returns the first fencing token of h, a tenure hold, and the number of its tokens. Both
 // are 0 if it has none.
 func (h *Hold) Tokens() (first int64, n int) {
 	o := h.Ownership()

@@ -13,7 +13,7 @@ import (
 // Another goroutine would cost more than the script for a free lock, because it wakes threads for
 // the command and for the answer.
 //
-// The caller cannot return before go-redis does. The attempt therefore ends within hereTimeout,
+// The caller cannot return before go-redis does. The attempt therefore ends within inlineTimeout,
 // whatever happens. Without an answer by then its outcome is unknown, and another goroutine sends
 // the same command again at once. For the caller, and for the configured number of retries, that is
 // the same attempt.
@@ -30,14 +30,14 @@ import (
 // without such an attempt, and after each manyAnswers quick answers, the pause is herePause again,
 // because a new connection costs less than so many commands by other goroutines.
 const (
-	hereTimeout  = 30 * time.Millisecond // well below the 50 ms in which a call returns after its context has ended
-	quickAnswer  = 5 * time.Millisecond
-	quickAnswers = 32 // the score of a server that is quick; the highest score is twice that
-	slowCost     = 16 // how many quick answers it takes to make up for a slow one
-	manyAnswers  = 10_000
-	herePause    = 100 * time.Millisecond
-	maxHerePause = 30 * time.Second
-	hereReset    = 2 * maxHerePause
+	inlineTimeout = 30 * time.Millisecond // well below the 50 ms in which a call returns after its context has ended
+	quickAnswer   = 5 * time.Millisecond
+	quickAnswers  = 32 // the score of a server that is quick; the highest score is twice that
+	slowCost      = 16 // how many quick answers it takes to make up for a slow one
+	manyAnswers   = 10_000
+	herePause     = 100 * time.Millisecond
+	maxHerePause  = 30 * time.Second
+	hereReset     = 2 * maxHerePause
 )
 
 // inlineStats is what the latest attempts say about the server: whether it answers, and whether it
@@ -79,10 +79,10 @@ func (h *inlineStats) allowed(now time.Time) bool {
 // connection for later commands. After the pause, only as many count as the client has under way.
 // mu is held.
 func (b *batcher) dialing(now time.Time) int {
-	if b.here.dials == 0 || now.Before(b.here.until) {
-		return b.here.dials
+	if b.inline.dials == 0 || now.Before(b.inline.until) {
+		return b.inline.dials
 	}
-	return min(b.here.dials, int(b.hook.dials.Load()))
+	return min(b.inline.dials, int(b.hook.dials.Load()))
 }
 
 // noteTimeout notes that an attempt in a caller's goroutine got no answer in time, or no
@@ -106,17 +106,17 @@ func (h *inlineStats) beginPause(now time.Time) {
 	h.dials = 0
 }
 
-// maySendHere reports whether a caller may send a command by itself now, and counts it in direct if
-// so. The caller then calls sendHere.
-func (b *batcher) maySendHere(ctx context.Context, s *Script, now time.Time) bool {
-	isShort := b.r.timeout <= 2*hereTimeout // the command timeout leaves no time for another goroutine's attempt
+// maySendInline reports whether a caller may send a command by itself now, and counts it in direct if
+// so. The caller then calls sendInline.
+func (b *batcher) maySendInline(ctx context.Context, s *Script, now time.Time) bool {
+	isShort := b.r.timeout <= 2*inlineTimeout // the command timeout leaves no time for another goroutine's attempt
 	if s.slow || isShort {
 		return false
 	}
 	if !b.ours || b.r.isStopped() {
 		return false
 	}
-	if end, ok := ctx.Deadline(); ok && end.Sub(now) <= hereTimeout {
+	if end, ok := ctx.Deadline(); ok && end.Sub(now) <= inlineTimeout {
 		return false // the connection would have to be dialed again, or the end of ctx would be missed
 	}
 	b.mu.Lock()
@@ -125,24 +125,24 @@ func (b *batcher) maySendHere(ctx context.Context, s *Script, now time.Time) boo
 	if isBatching || !b.hasRoom(now) {
 		return false
 	}
-	if !b.here.allowed(now) {
+	if !b.inline.allowed(now) {
 		return false
 	}
 	b.direct++
 	return true
 }
 
-// errElsewhere is the error of sendHere if the command must be sent by another goroutine.
+// errElsewhere is the error of sendInline if the command must be sent by another goroutine.
 var errElsewhere = errors.New("scripts: to be sent by another goroutine")
 
-// sendHere makes one attempt at c, which began at began, in the caller's goroutine. If it returns
+// sendInline makes one attempt at c, which began at began, in the caller's goroutine. If it returns
 // errElsewhere, the attempt goes on in another goroutine, and doubt says whether the command may
 // have been executed already.
-func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply Reply, doubt bool, err error) {
-	end := b.hereEnds.within(began, hereTimeout*3/4, hereTimeout)
-	c.memory.here = joinedContext{Context: end, values: ctx, until: end.until}
-	c.mark.begin(&c.memory.here, c.script)
-	cmd := newCmd(&c.memory.here, c.firstKey, c.args...)
+func (b *batcher) sendInline(ctx context.Context, c call, began time.Time) (reply Reply, doubt bool, err error) {
+	end := b.inlineEnds.within(began, inlineTimeout*3/4, inlineTimeout)
+	c.memory.inline = joinedContext{Context: end, values: ctx, until: end.until}
+	c.mark.begin(&c.memory.inline, c.script)
+	cmd := newCmd(&c.memory.inline, c.firstKey, c.args...)
 	var returned, answered, late bool
 	sent := time.Now() // before the command is written, so that a TTL that it sets counts from no later than this
 	defer func() {
@@ -152,12 +152,12 @@ func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply 
 		if !returned { // a hook of go-redis has panicked, which says nothing about the server
 			return
 		}
-		b.here.note(answered, sent)
+		b.inline.note(answered, sent)
 		if late {
-			b.here.noteTimeout(time.Now(), doubt)
+			b.inline.noteTimeout(time.Now(), doubt)
 		}
 	}()
-	reply, err = cmd.reply(sent, b.timed.Process(&c.memory.here, cmd))
+	reply, err = cmd.reply(sent, b.timed.Process(&c.memory.inline, cmd))
 	returned = true
 	answered = wasAnswered(err)
 	b.r.recovery.note(c.key, err)

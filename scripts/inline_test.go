@@ -22,8 +22,8 @@ import (
 
 // senders is a hook that counts scripts by whether their caller's goroutine sends them.
 type senders struct {
-	here, elsewhere atomic.Int32
-	panics          atomic.Bool // in the caller's goroutine
+	inline, elsewhere atomic.Int32
+	panics            atomic.Bool // in the caller's goroutine
 }
 
 func (s *senders) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -35,8 +35,8 @@ func (s *senders) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 		if cmds[0].Name() != "evalsha" { // the handshake of a connection, or a script to be loaded
 			return next(ctx, cmds)
 		}
-		if strings.Contains(string(stack[:runtime.Stack(stack, false)]), "sendHere") {
-			s.here.Add(1)
+		if strings.Contains(string(stack[:runtime.Stack(stack, false)]), "sendInline") {
+			s.inline.Add(1)
 			if s.panics.Load() {
 				panic("hook")
 			}
@@ -68,20 +68,20 @@ func (s *senders) warm(t *testing.T, w *env, r *Runner) {
 func letSend(r *Runner) {
 	r.batch.mu.Lock()
 	defer r.batch.mu.Unlock()
-	r.batch.here.quick = quickAnswers
+	r.batch.inline.quick = quickAnswers
 }
 
 // do runs a script, and requires where it was sent from. If that includes the caller's goroutine,
 // the latest answers count as quick, however busy this machine is.
-func (s *senders) do(t *testing.T, ctx context.Context, r *Runner, here, elsewhere int32) Reply {
+func (s *senders) do(t *testing.T, ctx context.Context, r *Runner, inline, elsewhere int32) Reply {
 	t.Helper()
-	if here > 0 {
+	if inline > 0 {
 		letSend(r)
 	}
-	beforeHere, beforeElsewhere := s.here.Load(), s.elsewhere.Load()
+	beforeInline, beforeElsewhere := s.inline.Load(), s.elsewhere.Load()
 	reply, err := r.Do(ctx, check, []any{"k"}, "x")
 	require.NoError(t, err)
-	require.Equal(t, []int32{here, elsewhere}, []int32{s.here.Load() - beforeHere, s.elsewhere.Load() - beforeElsewhere})
+	require.Equal(t, []int32{inline, elsewhere}, []int32{s.inline.Load() - beforeInline, s.elsewhere.Load() - beforeElsewhere})
 	return reply
 }
 
@@ -98,7 +98,7 @@ func (s *turnsSlow) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 		defer func() {
 			s.runner.batch.mu.Lock()
 			defer s.runner.batch.mu.Unlock()
-			s.runner.batch.here.quick = 0
+			s.runner.batch.inline.quick = 0
 		}()
 		return next(ctx, cmds)
 	}
@@ -115,7 +115,7 @@ func TestRepetitionOfACommandThatItsCallerSent(t *testing.T) {
 	eachServer(t, func(t *testing.T, w *env) {
 		var s turnsSlow
 		rdb := w.p.Client(t, func(o *redis.Options) {
-			o.MinRetryBackoff, o.MaxRetryBackoff = 4*hereTimeout, 4*hereTimeout
+			o.MinRetryBackoff, o.MaxRetryBackoff = 4*inlineTimeout, 4*inlineTimeout
 		})
 		rdb.AddHook(&s)
 		r := NewRunner(rdb, 0)
@@ -127,7 +127,7 @@ func TestRepetitionOfACommandThatItsCallerSent(t *testing.T) {
 		reply, err := r.Do(t.Context(), refusedOnce, []any{redistest.Name(t)}, "done")
 		require.NoError(t, err)
 		require.Equal(t, "done", reply.Value)
-		require.Equal(t, []int32{1, 1}, []int32{s.here.Load(), s.elsewhere.Load()})
+		require.Equal(t, []int32{1, 1}, []int32{s.inline.Load(), s.elsewhere.Load()})
 	})
 }
 
@@ -146,18 +146,18 @@ func TestCallerSendsWhileAnswersAreQuick(t *testing.T) {
 		t.Run("near deadline", func(t *testing.T) {
 			r, s := newSenders(t, w, 0)
 			s.warm(t, w, r)
-			r.batch.here.quick = quickAnswers
-			near, cancel := context.WithTimeout(t.Context(), hereTimeout)
+			r.batch.inline.quick = quickAnswers
+			near, cancel := context.WithTimeout(t.Context(), inlineTimeout)
 			defer cancel()
 			_, _ = r.Do(near, check, []any{"k"}, "x")
-			require.Zero(t, s.here.Load())
+			require.Zero(t, s.inline.Load())
 		})
 		t.Run("short command timeout", func(t *testing.T) {
-			r, s := newSenders(t, w, 2*hereTimeout)
-			r.batch.here.quick = quickAnswers
+			r, s := newSenders(t, w, 2*inlineTimeout)
+			r.batch.inline.quick = quickAnswers
 			_, _ = r.Do(t.Context(), check, []any{"k"}, "x")
 			_, _ = r.Do(t.Context(), check, []any{"k"}, "x")
-			require.Zero(t, s.here.Load())
+			require.Zero(t, s.inline.Load())
 		})
 		t.Run("slow answers", func(t *testing.T) {
 			r, s := newSenders(t, w, 0)
@@ -167,7 +167,7 @@ func TestCallerSendsWhileAnswersAreQuick(t *testing.T) {
 			w.p.Heal()
 			redistest.WaitFor(t, testTimeout, func() bool {
 				_, err := r.Do(t.Context(), check, []any{"k"}, "x")
-				return err == nil && s.here.Load() > 0
+				return err == nil && s.inline.Load() > 0
 			}, "the server is quick again")
 		})
 	})
@@ -179,8 +179,8 @@ func TestCallerSendsNothingThatMayTakeLong(t *testing.T) {
 	r := newEnv(t, redistest.Redis(t)).r
 	b := r.batch
 	may := func(s *Script) bool {
-		b.here.quick, b.direct = quickAnswers, 0
-		return b.maySendHere(t.Context(), s, time.Now())
+		b.inline.quick, b.direct = quickAnswers, 0
+		return b.maySendInline(t.Context(), s, time.Now())
 	}
 	require.True(t, may(check))
 	require.True(t, may(Load("rwlock/read_acquire")))
@@ -195,12 +195,12 @@ func TestCallerSendsNothingThatMayTakeLong(t *testing.T) {
 	b.full = false
 	require.True(t, may(check))
 	b.direct = maxDirect
-	require.False(t, b.maySendHere(t.Context(), check, time.Now()), "no room")
+	require.False(t, b.maySendInline(t.Context(), check, time.Now()), "no room")
 	b.direct = 0
 	now := time.Now()
-	for left, want := range map[time.Duration]bool{hereTimeout: false, hereTimeout + 1: true} {
+	for left, want := range map[time.Duration]bool{inlineTimeout: false, inlineTimeout + 1: true} {
 		ctx, cancel := context.WithDeadline(t.Context(), now.Add(left))
-		require.Equal(t, want, b.maySendHere(ctx, check, now), "%v left", left)
+		require.Equal(t, want, b.maySendInline(ctx, check, now), "%v left", left)
 		cancel()
 		b.direct = 0
 	}
@@ -232,10 +232,10 @@ func TestLateAnswerInTheCallersGoroutine(t *testing.T) {
 				}()
 				reply := s.do(t, t.Context(), r, 1, 1)
 				require.Equal(t, fault.doubt, reply.Doubt)
-				require.Equal(t, herePause, r.batch.here.pause)
-				r.batch.here.quick, r.batch.here.until = quickAnswers, r.batch.here.until.Add(time.Minute)
+				require.Equal(t, herePause, r.batch.inline.pause)
+				r.batch.inline.quick, r.batch.inline.until = quickAnswers, r.batch.inline.until.Add(time.Minute)
 				require.False(t, s.do(t, t.Context(), r, 0, 1).Doubt, "a pause, though the server is quick again")
-				r.batch.here = inlineStats{quick: quickAnswers} // as if the pause were over
+				r.batch.inline = inlineStats{quick: quickAnswers} // as if the pause were over
 				s.do(t, t.Context(), r, 1, 0)
 			})
 		}
@@ -248,7 +248,7 @@ func TestCallerThatSendsReturnsInTime(t *testing.T) {
 		r, s := newSenders(t, w, 0, longTimeouts)
 		s.warm(t, w, r)
 		w.p.HoldReplies(evals)
-		r.batch.here.quick = quickAnswers
+		r.batch.inline.quick = quickAnswers
 		ctx, cancel := context.WithCancelCause(t.Context())
 		stalls, began := redistest.WatchStalls(t), time.Now()
 		time.AfterFunc(5*time.Millisecond, func() { cancel(io.ErrNoProgress) })
@@ -256,10 +256,10 @@ func TestCallerThatSendsReturnsInTime(t *testing.T) {
 		took := time.Since(began)
 		require.ErrorIs(t, err, io.ErrNoProgress)
 		require.Equal(t, failure.Unknown, failure.Of(err).Outcome)
-		require.Less(t, took, 2*hereTimeout+stalls.Since(began))
+		require.Less(t, took, 2*inlineTimeout+stalls.Since(began))
 		w.p.Heal()
 		r.Close()
-		require.Equal(t, int32(1), s.here.Load())
+		require.Equal(t, int32(1), s.inline.Load())
 		require.Equal(t, int32(1), s.elsewhere.Load(), "not sent again")
 	})
 }
@@ -375,7 +375,7 @@ func TestDialsOfCallersThatSend(t *testing.T) {
 	calls.Go(run) // occupies the only connection
 	redistest.WaitFor(t, testTimeout, func() bool { return p.Held() == 1 }, "occupied")
 	b.mu.Lock()
-	b.here.quick = quickAnswers
+	b.inline.quick = quickAnswers
 	b.mu.Unlock()
 	for range maxDirect - 1 { // few, since others wait while commands are queued
 		calls.Go(run)
@@ -383,7 +383,7 @@ func TestDialsOfCallersThatSend(t *testing.T) {
 	dialing := func(late time.Duration) int { // that long after the pause
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return b.dialing(b.here.until.Add(late))
+		return b.dialing(b.inline.until.Add(late))
 	}
 	redistest.WaitFor(t, testTimeout, func() bool { return dialing(-1) > 0 }, "they are late")
 	for range maxDirect { // during the pause, and after it
@@ -397,7 +397,7 @@ func TestDialsOfCallersThatSend(t *testing.T) {
 	calls.Wait()
 	require.Positive(t, dialing(-1))
 	redistest.WaitFor(t, testTimeout, func() bool { return dialing(0) == 0 }, "all dials have ended")
-	b.here.noteTimeout(b.here.until, true)
+	b.inline.noteTimeout(b.inline.until, true)
 	require.Zero(t, dialing(-1), "in the next pause")
 }
 
@@ -420,11 +420,11 @@ func TestHooksOfAClientWhoseCallersSend(t *testing.T) {
 	var later senders
 	rdb.AddHook(&later)
 	first.do(t, t.Context(), r, 1, 0)
-	require.Equal(t, int32(1), later.here.Load(), "a hook that was added later sees it, too")
+	require.Equal(t, int32(1), later.inline.Load(), "a hook that was added later sees it, too")
 	var last senders
 	rdb.AddHook(&last)
 	first.do(t, t.Context(), r, 1, 0)
-	require.Equal(t, []int32{2, 1}, []int32{later.here.Load(), last.here.Load()})
+	require.Equal(t, []int32{2, 1}, []int32{later.inline.Load(), last.inline.Load()})
 }
 
 // A hook may panic in the caller's goroutine, and the caller may recover. Its command is not in
@@ -439,7 +439,7 @@ func TestAHookThatPanicsWhileItsCallerSends(t *testing.T) {
 			s.panics.Store(true)
 			require.PanicsWithValue(t, "hook", func() { _, _ = r.Do(t.Context(), check, []any{"k"}, "x") })
 			s.panics.Store(false)
-			require.GreaterOrEqual(t, r.batch.here.quick, quickAnswers, "it says nothing about the server")
+			require.GreaterOrEqual(t, r.batch.inline.quick, quickAnswers, "it says nothing about the server")
 			s.do(t, t.Context(), r, 1, 0)
 		}
 	})
@@ -461,8 +461,8 @@ func TestCallerSendsToANodeOfACluster(t *testing.T) {
 	require.NoError(t, err)
 	b := (*r.shards.batches.Load())[node]
 	require.NotNil(t, b)
-	b.here.quick = quickAnswers
-	require.True(t, b.maySendHere(t.Context(), check, time.Now()))
+	b.inline.quick = quickAnswers
+	require.True(t, b.maySendInline(t.Context(), check, time.Now()))
 	b.mu.Lock()
 	b.direct-- // it is not sent
 	b.mu.Unlock()
@@ -480,15 +480,15 @@ func TestContextEndsWhileItsCallerSends(t *testing.T) {
 		sent    int
 	}{
 		"answered": {
-			func(_ *testing.T, p *redistest.Proxy, _ *redis.Client) { p.Delay(hereTimeout / 3) }, hereTimeout / 3, true, 0, 1,
+			func(_ *testing.T, p *redistest.Proxy, _ *redis.Client) { p.Delay(inlineTimeout / 3) }, inlineTimeout / 3, true, 0, 1,
 		},
 		"unknown script": {func(t *testing.T, p *redistest.Proxy, rdb *redis.Client) {
 			require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
-			p.Delay(hereTimeout / 3)
-		}, hereTimeout / 3, false, failure.NotExecuted, 1},
+			p.Delay(inlineTimeout / 3)
+		}, inlineTimeout / 3, false, failure.NotExecuted, 1},
 		"no answer": {
 			func(_ *testing.T, p *redistest.Proxy, _ *redis.Client) { p.BlackHole(true) },
-			hereTimeout, false, failure.Unknown, -1,
+			inlineTimeout, false, failure.Unknown, -1,
 		},
 	} {
 		redistest.RunBubble(t, name, func(t *testing.T) {
@@ -497,7 +497,7 @@ func TestContextEndsWhileItsCallerSends(t *testing.T) {
 			r := NewRunner(rdb, 0)
 			require.NoError(t, errOf(r.Do(t.Context(), check, []any{"k"}, "x")))
 			tt.fault(t, p, rdb)
-			r.batch.here.quick = quickAnswers
+			r.batch.inline.quick = quickAnswers
 			p.Record()
 			ctx, cancel := context.WithCancelCause(t.Context())
 			time.AfterFunc(time.Millisecond, func() { cancel(io.ErrNoProgress) })
