@@ -224,10 +224,12 @@ func (r *Resource) beginWait(ctx context.Context, queue joined, w *Waiter) {
 	q.Wait.Begin(r, q.ID)
 }
 
-// anew returns another request for the same acquisition, after ErrObserverSlow.
+// anew returns another request for the same acquisition, after ErrObserverSlow. It occupies the
+// gate that q has passed.
 func (q *Request) anew(r *Resource) *Request {
 	again := r.NewRequest(q.Terms)
 	again.Wait = q.Wait
+	again.parent = q.parent
 	return again
 }
 

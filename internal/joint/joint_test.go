@@ -547,3 +547,34 @@ func TestMemberThatTheBudgetHasEndedIsSilent(t *testing.T) {
 		})
 	}
 }
+
+// The observer is slow when a nested red lock has to wait, so its request leaves the queue, and
+// another one is made. When its hold ends, the next acquisition may nest.
+func TestNestedJointLockWithASlowObserverLetsTheNextOneNest(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a", func(config *engine.Config) {
+			observe := config.Observe
+			config.Observe = func(e engine.Event) {
+				if e.Kind == engine.EventWait {
+					time.Sleep(200 * ms)
+				}
+				observe(e)
+			}
+		})
+		x := c.Lock("x")
+		y := c.Lock("y")
+		red := c.Joint("red", joint.NewRed, x, y, c.Lock("z"))
+		outer := Acquire(t, t.Context(), red)
+		ofX := Acquire(t, Carry(outer), x)
+		ofY := Acquire(t, Carry(outer), y)
+		inner := StartAcquire(t, Carry(outer), red)
+		Sleep(time.Second)
+		require.False(t, inner.Returned())
+		Release(t, ofX, ofY)
+		Release(t, inner.AwaitHold())
+		next := StartAcquire(t, Carry(outer), red)
+		Sleep(time.Second)
+		require.True(t, next.Returned(), "nobody else nests")
+		Release(t, next.AwaitHold(), outer)
+	})
+}
