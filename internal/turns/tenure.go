@@ -48,11 +48,15 @@ func (e *entry) newTenure() *tenure {
 }
 
 // begin makes tn its entry's tenure. tn has just acquired the lock, so earlier tenures of the same
-// name have lost it, unless tn has. Turns.mu is held.
+// name have lost it, unless tn has. If the loss of tn was reported before, tn becomes nobody's
+// tenure: its user's hold is lost from the start. Turns.mu is held.
 func (tn *tenure) begin(hold *engine.Hold) {
 	tn.hold = hold
 	tn.since = hold.KeptSince()
 	tn.token, tn.tokens = hold.Tokens()
+	if tn.lost {
+		return
+	}
 	var next *entry
 	for e := tn.entry.turns.entries[tn.entry.r.Name]; e != nil; e = next {
 		next = e.another // giveUp may remove e
@@ -87,6 +91,10 @@ func (tn *tenure) mayBeKept(now time.Time) bool {
 	wasTakenAway := tn.entry.next != nil && tn.entry.next.request.HasHeardRelease()
 	return isCurrent && hasToken && !wasTakenAway && tn.hold.IsSole(now)
 }
+
+// isValid reports whether a waiter may see its turn on tn. Otherwise the tenure hold was lost, or
+// the process stood still and nobody has reported the loss yet. Turns.mu is held.
+func (tn *tenure) isValid() bool { return !tn.lost && tn.hold.ValidUntil().After(time.Now()) }
 
 // isWanted reports whether the lock should not stay with the users of its entry. Turns.mu is held.
 func (tn *tenure) isWanted() bool {
@@ -140,12 +148,11 @@ func (tn *tenure) afterTurn(now time.Time, canLinger bool) turnEnd {
 	return endRelease
 }
 
-// keepIdle makes the lock linger. Turns.mu is held.
+// keepIdle makes the lock linger. The caller has counted it in Turns.idle. Turns.mu is held.
 func (tn *tenure) keepIdle(now time.Time) {
 	limit := tn.entry.terms.Linger
 	tn.user = nil
 	tn.lingersUntil = now.Add(limit)
-	tn.entry.turns.idle.Add(1)
 	if tn.entry.terms.Cohort == 0 {
 		tn.since = now // nobody has waited meanwhile
 	}
@@ -188,13 +195,23 @@ func (tn *tenure) drop() {
 	}
 }
 
+// leave drops tn, on which nobody has a turn any longer. Users who wait need another tenure. If
+// nobody waits, the entry needs none. Turns.mu is held.
+func (tn *tenure) leave() {
+	e := tn.entry
+	tn.drop()
+	e.prepareNext()
+	if e.waiters.First == nil {
+		e.withdrawNext()
+	}
+	e.removeIfUnused()
+}
+
 // giveUp releases a lingering lock's tenure hold in the background. released is closed when the
 // release was answered. Turns.mu is held.
 func (tn *tenure) giveUp() (released <-chan struct{}) {
 	tn.entry.turns.idle.Add(-1)
-	tn.drop()
-	tn.entry.prepareNext()
-	tn.entry.removeIfUnused()
+	tn.leave()
 	return tn.hold.ReleaseLater()
 }
 
@@ -231,9 +248,7 @@ func (tn *tenure) MemberEnded(h *engine.Hold, cause error) {
 		tn.takeBack()
 		h.ReleaseLater()
 	default:
-		tn.drop()
-		tn.entry.prepareNext()
-		tn.entry.removeIfUnused()
+		tn.leave()
 	}
 }
 
@@ -244,6 +259,7 @@ func (tn *tenure) takeBack() {
 	tn.user = nil
 	w.tenure = nil
 	tn.drop()
+	tn.entry.register() // without a tenure, it may have been removed
 	tn.entry.waiters.Prepend(w)
 	tn.entry.prepareNext()
 }

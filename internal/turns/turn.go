@@ -67,7 +67,7 @@ func (e *entry) NextStep(waiter *engine.Waiter) (step engine.Step) {
 	case w.err != nil:
 		step.Try = true // Try returns the error
 	case w.tenure == nil: // its turn has not come
-	case !w.tenure.hold.ValidUntil().After(time.Now()): // the process stood still, and nobody has reported the loss yet
+	case !w.tenure.isValid():
 		tn := w.tenure
 		tn.takeBack()
 		tn.hold.ReleaseLater()
@@ -123,7 +123,13 @@ func (w *turn) end(canLinger bool) turnEnd {
 	e := w.entry
 	tn := w.tenure
 	now := time.Now()
+	if canLinger {
+		e.turns.idle.Add(1) // before it is decided: see Turns.idle
+	}
 	then := tn.afterTurn(now, canLinger)
+	if canLinger && then != endLinger {
+		e.turns.idle.Add(-1)
+	}
 	switch then {
 	case endPassOn:
 		next := e.waiters.First
@@ -163,14 +169,16 @@ func (w *turn) Release(ctx context.Context, _ *engine.Hold) (handedOff bool, err
 // Forget implements [engine.Holding]: the user has detached or forgotten the hold, so the lock ends
 // with its lease.
 func (w *turn) Forget(*engine.Hold) {
+	w.leaveTenure()
+	w.tenure.hold.Detach()
+}
+
+// leaveTenure ends the tenure of w for its entry, without a command.
+func (w *turn) leaveTenure() {
 	t := w.entry.turns
-	tn := w.tenure
 	t.mu.Lock()
-	tn.drop()
-	w.entry.prepareNext()
-	w.entry.removeIfUnused()
-	t.mu.Unlock()
-	tn.hold.Detach()
+	defer t.mu.Unlock()
+	w.tenure.leave()
 }
 
 // Join implements [engine.Holding]. The tenure hold may have been lost since the turn was given.
@@ -185,8 +193,12 @@ func (w *turn) Join(h *engine.Hold) {
 	}
 }
 
-// Abandon implements [engine.Holding].
-func (w *turn) Abandon(context.Context) { w.tenure.hold.ReleaseLater() }
+// Abandon implements [engine.Holding]. The user's hold was lost. The tenure hold may not have been
+// found to be lost yet, or was before the turn began.
+func (w *turn) Abandon(context.Context) {
+	w.leaveTenure()
+	w.tenure.hold.ReleaseLater()
+}
 
 // OwnerID implements [engine.Holding].
 func (w *turn) OwnerID() string { return w.tenure.hold.ID() }

@@ -18,7 +18,10 @@ const enqueueAfter = 100 * time.Millisecond
 // Turns contains the entries of one client. It implements [engine.Turns].
 type Turns struct {
 	core *engine.Core
-	idle atomic.Int32 // how many locks linger
+	// idle is how many locks linger. A lock whose turn ends is counted before it is decided whether
+	// it lingers. So whoever joins a queue, or closes the client, and then finds 0, has come in time
+	// for that decision.
+	idle atomic.Int32
 
 	mu      sync.Mutex        // guards all entries, with their tenures and turns
 	entries map[string]*entry // by name: the first entry, which links to the others
@@ -148,9 +151,21 @@ func (t *Turns) entryFor(r *engine.Resource, terms *engine.Terms) *entry {
 		first tenure
 	})
 	e := &made.entry
-	*e = entry{turns: t, r: r, terms: terms, another: first, unused: &made.first}
-	t.entries[r.Name] = e
+	*e = entry{turns: t, r: r, terms: terms, unused: &made.first}
+	e.register()
 	return e
+}
+
+// register adds the entry to those of its name, unless it is there. Turns.mu is held.
+func (e *entry) register() {
+	first := e.turns.entries[e.r.Name]
+	for o := first; o != nil; o = o.another {
+		if o == e {
+			return
+		}
+	}
+	e.another = first
+	e.turns.entries[e.r.Name] = e
 }
 
 // mayShare reports whether users with these terms may take turns on the same hold. If not, they
