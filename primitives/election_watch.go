@@ -55,7 +55,8 @@ const (
 // that is shorter than 100 ms may be left out.
 //
 // An outage is one zero Leader with the error. After it, the present leader is yielded again. A
-// permanent error, such as a missing permission or [ErrClosed], ends the sequence.
+// permanent error, such as a missing permission, ends the sequence. So does Close, as soon as it
+// begins, with [ErrClosed].
 //
 // While nobody leads, a watcher reads the lock about 13 times a second, and otherwise once a
 // second. It listens on the channel of the lock, so a leader that listens to [Hold.Wanted] may take
@@ -128,6 +129,10 @@ func (w *leaderWatch) run(ctx context.Context, yield func(Leader, error) bool) {
 			return
 		}
 		w.pause(ctx, leader, err)
+		if w.e.lock.c.core.IsClosing() && ctx.Err() == nil {
+			yield(Leader{}, w.e.lock.failed("watch", ErrClosed))
+			return
+		}
 	}
 }
 
@@ -142,7 +147,7 @@ func (w *leaderWatch) look(ctx context.Context) (Leader, error) {
 			break
 		}
 		engine.Pause(ctx, settlingLook, w.e.lock.c.core.Closing())
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || w.e.lock.c.core.IsClosing() {
 			break
 		}
 		leader, err = w.e.Leader(ctx)

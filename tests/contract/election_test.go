@@ -303,6 +303,32 @@ func TestC29ErrorsThatEndRun(t *testing.T) {
 	}
 }
 
+// C29: Watch ends when Close begins, although Close waits for a hold.
+func TestC29WatchEndsWhenTheClientCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := redistest.Embedded(t)
+		c := fixture.NewClient(t, s.Client(t))
+		hold := fixture.Acquire(t, t.Context(), c.Lock("held"))
+		ended := make(chan error, 1)
+		go func() {
+			var last error
+			for _, err := range c.Election("e").Watch(t.Context()) {
+				last = err
+			}
+			ended <- last
+		}()
+		time.Sleep(time.Minute)
+		closed := fixture.Go(func() error { return c.Close(t.Context()) })
+		synctest.Wait()
+		before := redistest.Commands(t, s)
+		require.ErrorIs(t, <-ended, primitives.ErrClosed)
+		time.Sleep(time.Second)
+		require.Zero(t, redistest.Commands(t, s).Since(before)["evalsha"], "it does not look again and again")
+		fixture.Release(t, hold)
+		require.NoError(t, <-closed)
+	})
+}
+
 // C29: an outage does not end Run, whether it comes before the first answer, or while it stands or
 // leads.
 func TestC29Outages(t *testing.T) {
