@@ -53,6 +53,7 @@ type Hold struct {
 	lapse    *time.Timer   // ends the hold at limit; nil if there is none
 
 	sibling          *Hold    // the next hold of its ownership; guarded by Ownership.mu
+	isLapsed         bool     // counted in Ownership.lapsed; guarded by Ownership.mu
 	list.Links[Hold]          // guarded by holdList
 	sameName         sameName // guarded by holdList
 }

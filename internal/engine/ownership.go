@@ -259,9 +259,22 @@ func (o *Ownership) forget(h *Hold) {
 	*at = h.sibling
 	h.sibling = nil
 	if !h.state().taken {
-		o.lapsed++ // its limit has come, and the server still counts it until its Release: see Abandon
+		h.isLapsed = true // its limit has come, and the server still counts it until its Release: see Abandon
+		o.lapsed++
 	}
 	o.setSchedule(nil)
+}
+
+// giveBack removes h, and gives back its count, which the next command of the release sends.
+func (o *Ownership) giveBack(h *Hold) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.forget(h)
+	if h.isLapsed { // its limit came just when its release began
+		h.isLapsed = false
+		o.lapsed--
+	}
+	o.count--
 }
 
 // addCount changes the count that the server should have, and returns it. It sends nothing. A
@@ -359,8 +372,7 @@ func (o *Ownership) wouldBeExpired(terms *Terms, sent time.Time) bool {
 //	takes wire, reads 0, frees
 //	                               takes wire: freed already, sends nothing
 func (o *Ownership) Release(ctx context.Context, h *Hold) (wasHandedOff bool, err error) {
-	o.Forget(h) // before the command: nothing renews what is being released
-	o.addCount(-1)
+	o.giveBack(h) // before the command: nothing renews what is being released
 	locked := o.wire.TryLock()
 	bounded, stop := o.r.Core.releaseContext(ctx, locked)
 	defer stop()

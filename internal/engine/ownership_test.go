@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -681,5 +682,31 @@ func TestHoldTagsCountsHoldsThatAreOldEnough(t *testing.T) {
 		Release(t, second)
 		got, _, _ = tags()
 		assert.Empty(t, got)
+	})
+}
+
+// The release of a nested hold begins at the moment when its limit ends it. Its count is given back
+// once, so the lease of the next nested hold is shortened when that is released.
+func TestReleaseAtTheLimitIsCountedOnce(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		var inner atomic.Pointer[engine.Hold]
+		c := s.Client(t, "a", func(config *engine.Config) {
+			lost := config.Errors.Lost
+			config.Errors.Lost = func(loss engine.Loss) error { // the hold has not ended yet
+				hold := inner.Swap(nil)
+				if hold != nil {
+					Release(t, hold)
+				}
+				return lost(loss)
+			}
+		})
+		r := c.Reader("x")
+		outer := Acquire(t, t.Context(), r)
+		inner.Store(Acquire(t, Carry(outer), r, MaxHold(time.Second)))
+		Sleep(2 * time.Second)
+		require.Nil(t, inner.Load())
+		Release(t, Acquire(t, Carry(outer), r, FixedLease(time.Minute)))
+		assert.LessOrEqual(t, s.Lease("x", outer.ID()), DefaultTTL)
+		Release(t, outer)
 	})
 }
