@@ -363,7 +363,7 @@ func freedByGo(c *cell) {
 	case "permits":
 		require.NoError(c, c.goClient.PermitExpirableSemaphore(c.name).ReleaseID(c.ctx, holder.id))
 	case "multi", "red":
-		// Redisson's multi lock stops unlocking at the first member that it no longer holds, and
+		// Redisson's multilock stops unlocking at the first member that it no longer holds, and
 		// keeps the members after it, so take the last members away.
 		members := c.memberLocks(map[string]int{"multi": 2, "red": 3}[c.primitive])
 		for _, member := range members[len(members)-len(c.forcible()):] {
@@ -377,7 +377,7 @@ func freedByGo(c *cell) {
 }
 
 // leavesLost releases a Java hold that was taken away and checks that Java throws an exception.
-// Redisson's red lock ignores the loss. Its fair lock ignores it if nobody holds the lock.
+// Redisson's redlock ignores the loss. Its fair lock ignores it if nobody holds the lock.
 func (c *cell) leavesLost(holder *javaSide) {
 	err := holder.leave(c.ctx)
 	switch c.primitive {

@@ -81,7 +81,7 @@ type Client struct {
 	numbersBegin   uint64        // an earlier life of the same id may have used the numbers up to this one
 	slotted        atomic.Bool   // base is not a cluster client, but Redis has refused keys of two slots
 	queues         fairQueues    // the waiters for fair locks
-	multiListeners sync.Map      // each *multiListener, by the name of a multi lock for which requests wait
+	multiListeners sync.Map      // each *multiListener, by the name of a multilock for which requests wait
 	presence       *presence.Presence
 	knowsPublish   atomic.Bool // ready has asked whether the cluster has sharded pub/sub
 

@@ -179,11 +179,11 @@ func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
 
 // Release implements [engine.HoldDriver].
 func (d *fairDriver) Release(
-	ctx context.Context, o *engine.Ownership, left int, _ engine.Next,
+	ctx context.Context, o *engine.Ownership, remaining int, _ engine.Next,
 ) (engine.Released, error) {
 	switch {
-	case left > 0:
-		return d.unnest(ctx, o, left)
+	case remaining > 0:
+		return d.unnest(ctx, o, remaining)
 	case o.Shared:
 		return d.releaseShared(ctx, &o.Owner)
 	}

@@ -17,7 +17,7 @@ import (
 // It also has the operations that need no hold: Adopt and ReleaseID ask all members. ForceRelease
 // and Info are not supported.
 
-// jointLock takes the place of a driver in a [Lock] that is a multi lock or a red lock. It never
+// jointLock takes the place of a driver in a [Lock] that is a multilock or a redlock. It never
 // changes after newJoint.
 type jointLock struct {
 	*joint.Lock
@@ -163,7 +163,7 @@ func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (
 }
 
 // releaseID gives back one count of id in all members. Enough members must have held it: all
-// members of a multi lock, or a majority of a red lock.
+// members of a multilock, or a majority of a redlock.
 func (j *jointLock) releaseID(ctx context.Context, id string, q *engine.Request) error {
 	return j.askMembers(ctx, q.Terms, func(_ int, m *Lock) error {
 		return orNotHeld(m.takeable().releaseID(ctx, id, m.res.NewRequest(&m.settings.Terms)))

@@ -24,15 +24,15 @@ import (
 // rivals that come at the same time one wins, and a waiter holds nothing. It tries when a member
 // that it was refused is released, and gets the lock if all members are free at that moment.
 // Waiters of one client for the same members go in order of arrival. No order is promised among
-// clients, nor between waiters for one member and waiters for several: a multi lock of many busy
+// clients, nor between waiters for one member and waiters for several: a multilock of many busy
 // members may wait for long.
 //
 // Other members are acquired one after another, sorted by name, whatever order they were given in.
-// If somebody else holds a member, the multi lock soon releases the others, and waits for that
+// If somebody else holds a member, the multilock soon releases the others, and waits for that
 // member while it holds none. That also holds for plain locks with different options of their own,
 // for [WithOwner] and [WithPolling], and for an acquisition with the context of a hold of a member.
 //
-// The multi lock's client (defaults, observer, ids, Close) is the client of the first member by
+// The multilock's client (defaults, observer, ids, Close) is the client of the first member by
 // name. Options given here or to a call replace the same options of the members, which keep their
 // others. A member given twice counts once.
 //
@@ -44,7 +44,7 @@ func NewMultiLock(locks []*Lock, opts ...Option) *Lock { return newJoint("multi"
 // meanwhile.
 const maxWhole = 100
 
-// wholeDriver acquires and releases the members of a multi lock by one command each. It implements
+// wholeDriver acquires and releases the members of a multilock by one command each. It implements
 // [joint.Whole], and belongs to the handle.
 //
 //	lock/acquire_all  acquires all members, or names the first one that is taken
@@ -55,7 +55,7 @@ const maxWhole = 100
 // the release or the rollback of any member stops a late copy.
 type wholeDriver struct {
 	c       *Client
-	name    string // the name of the multi lock
+	name    string // the name of the multilock
 	members []*mutexDriver
 }
 
@@ -72,7 +72,7 @@ func newWholeDriver(name string, members []*Lock) joint.Whole {
 		driver, isMutex := m.res.Driver.(*mutexDriver)
 		isPlain := isMutex && !m.res.Traits.Fenced
 		isAlike := m.c == first.c && sameLease(&m.settings.Terms, &first.settings.Terms)
-		// Requests wait in the local queue of the multi lock's name, and names with commas may be
+		// Requests wait in the local queue of the multilock's name, and names with commas may be
 		// ambiguous.
 		isAmbiguous := strings.Contains(m.res.Name, ",")
 		if !isPlain || !isAlike || isAmbiguous {
@@ -187,13 +187,13 @@ func (s *multiSubscription) CloseSoon() {
 	s.closed()
 }
 
-// multiListener receives the messages of all members of a multi lock for which requests wait. An
+// multiListener receives the messages of all members of a multilock for which requests wait. An
 // attempt that one member has refused cannot succeed before that member is released, so only
 // messages of that member wake the waiters.
 //
 // A message may overtake the reply to the attempt that was refused before it. Messages are
 // therefore numbered, so that an attempt knows which ones came after it began. A nil listener
-// stands for a multi lock for which no request waits: trying and tried accept it.
+// stands for a multilock for which no request waits: trying and tried accept it.
 type multiListener struct {
 	hear func(engine.Message) // takes the mutex of the wait queues
 

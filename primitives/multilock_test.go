@@ -130,7 +130,7 @@ func multiCounts(t *testing.T, x *fixture.JointTest) {
 	x.RequireCounts(t, hold.ID(), "", "", "")
 }
 
-// A shared id that equals a multi lock's keeps its count when the multi lock is released.
+// A shared id that equals a multilock's keeps its count when the multilock is released.
 func multiSharedCount(t *testing.T, x *fixture.JointTest) {
 	hold := x.Acquire(t, t.Context())
 	shared := fixture.Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]), primitives.WithOwner(hold.ID()))
@@ -201,7 +201,7 @@ func multiWaits(t *testing.T, x *fixture.JointTest) {
 	}
 }
 
-// A member that lingers on the same client, or on another one, is given up for a multi lock.
+// A member that lingers on the same client, or on another one, is given up for a multilock.
 func multiLinger(t *testing.T, x *fixture.JointTest) {
 	use := func(c *primitives.Client) {
 		redistest.WaitFor(t, fixture.Soon, func() bool { // a busy machine may subscribe late
@@ -214,7 +214,7 @@ func multiLinger(t *testing.T, x *fixture.JointTest) {
 	use(x.Other(t))
 	require.ErrorIs(t, fixture.ErrOf(x.L.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 	fixture.Release(t, fixture.Acquire(t, t.Context(), x.L, primitives.WithWait(fixture.Soon)))
-	// It is in use when the multi lock asks.
+	// It is in use when the multilock asks.
 	busy := fixture.Acquire(t, t.Context(), x.C.Lock(x.Names[1], primitives.WithLinger(time.Hour)))
 	waiting := fixture.StartAcquire(t.Context(), x.L)
 	fixture.AwaitWaiters(t, x.C, 1)
@@ -305,7 +305,7 @@ func TestMultiLockMakesProgressInAnyOrder(t *testing.T) {
 }
 
 // Waiters for one member, on the same client and on another one, are woken by the release of a
-// multi lock; and so are multi locks by that of a member.
+// multilock; and so are multilocks by that of a member.
 func TestMultiLockWakesWaitersForItsMembers(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -341,7 +341,7 @@ func TestMultiLockWakesWaitersForItsMembers(t *testing.T) {
 	})
 }
 
-// Multi locks that overlap, plain locks of their members and both ways to acquire exclude each
+// Multilocks that overlap, plain locks of their members and both ways to acquire exclude each
 // other, without a deadlock.
 func TestMultiLocksThatOverlapExcludeEachOther(t *testing.T) {
 	t.Parallel()
@@ -407,9 +407,9 @@ func holdSubset(ctx context.Context, c *primitives.Client, name string, i, j int
 	return errors.Join(inner.Release(ctx), hold.Release(ctx))
 }
 
-// The tests in this file limit the commands of multi locks, whose members one command may acquire.
+// The tests in this file limit the commands of multilocks, whose members one command may acquire.
 
-// multiWays are multi locks of both kinds: acquired as a whole, and one member after another.
+// multiWays are multilocks of both kinds: acquired as a whole, and one member after another.
 var multiWays = []struct {
 	name    string
 	members func(c *primitives.Client, name string) []*primitives.Lock
@@ -476,7 +476,7 @@ func TestCountsMultiLockOfThree(t *testing.T) {
 	}
 }
 
-// A multi lock of many members costs as many renewals as one of a single member.
+// A multilock of many members costs as many renewals as one of a single member.
 func TestClockMultiLockIsRenewedByOneCommand(t *testing.T) {
 	t.Parallel()
 	var renewals [2]int

@@ -340,7 +340,7 @@ func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 //   - A grant whose lease is over, counted from when the attempt was sent: the server may have
 //     given the lock to another client since. It is rolled back, and the error is ErrLost.
 //
-// The error of a member of a red lock does not mention a doubt: the red lock is not acquired, and
+// The error of a member of a redlock does not mention a doubt: the redlock is not acquired, and
 // the member's request is rolled back.
 func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error) (Result, error) {
 	f := failure.Of(err)

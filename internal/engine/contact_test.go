@@ -17,7 +17,6 @@ import (
 // C7 in fake time: which of ErrNotAcquired and ErrUnavailable an acquisition returns, depending on
 // what the server has answered to it and to the waiters before it.
 func TestBusyLockAndSilentServerAreTwoErrors(t *testing.T) {
-	const ms = time.Millisecond
 	lost, down := Fault{Lost: true}, Fault{Delay: 50 * ms, Err: ErrDown}
 	for _, tt := range []struct {
 		name    string

@@ -83,7 +83,6 @@ func TestGrantIsRolledBackIfTheCallerHasGone(t *testing.T) {
 }
 
 func TestRollbackIsRepeatedUntilTheServerHasAnswered(t *testing.T) {
-	const ms = time.Millisecond
 	for _, tt := range []struct {
 		name      string
 		faults    []Fault

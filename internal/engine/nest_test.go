@@ -353,7 +353,7 @@ func TestNestedGrantAfterItsLeaseIsRolledBack(t *testing.T) {
 }
 
 // The outer hold is lost and released while the command of a nested acquisition is under way. The
-// context lives on, like the context of a red lock. Even so, a late copy of the command that
+// context lives on, like the context of a redlock. Even so, a late copy of the command that
 // acquired the lock acquires nothing: the server is told of the release.
 func TestLostHoldIsReleasedDuringANestedAcquisition(t *testing.T) {
 	for _, tt := range []struct {

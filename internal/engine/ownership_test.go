@@ -212,7 +212,7 @@ func TestExtend(t *testing.T) {
 			Sleep(10 * time.Second)
 			require.NoError(t, hold.Extend(t.Context(), tt.d, nil))
 			assert.InDelta(t, tt.valid, hold.ValidUntil().Sub(s.Start), float64(3*time.Second))
-			assert.Equal(t, max(tt.lease, s.Lease("x", hold.ID())), s.Lease("x", hold.ID()))
+			assert.GreaterOrEqual(t, s.Lease("x", hold.ID()), tt.lease, "the lease on the server")
 			if tt.lost > 0 {
 				<-Carry(hold).Done()
 				assert.Equal(t, tt.lost, s.Now())

@@ -10,9 +10,9 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// Which servers answer, as far as attempts for members of red locks show.
+// Which servers answer, as far as attempts for members of redlocks show.
 //
-// A red lock returns when a majority has answered. An attempt on a server that hangs stays under
+// A redlock returns when a majority has answered. An attempt on a server that hangs stays under
 // way until the command timeout, and a release need not wait for it. To keep one acquisition after
 // another from adding such an attempt, only one at a time is under way on a silent server. The
 // others wait for its answer, and then make their own.
@@ -70,7 +70,7 @@ type ServerAttempt struct {
 	began  time.Time
 }
 
-// ApproachServer begins an attempt for r, a member of a red lock. It blocks while the server is
+// ApproachServer begins an attempt for r, a member of a redlock. It blocks while the server is
 // silent and another attempt on it is under way. If that one fails, or if ctx ends, ApproachServer
 // returns why. Otherwise the caller makes the attempt, and then calls [ServerAttempt.Leave].
 //

@@ -142,7 +142,7 @@ func (r *Resource) Withdraw(q *Request) {
 	qs := &r.Core.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	q.waiter.queued.Leaves = true
+	q.waiter.local.Leaves = true
 }
 
 // HasHeardRelease reports whether a message of a release has come since q, which is in its
@@ -169,7 +169,7 @@ func (r *Resource) OthersWait(queued []*Request) bool {
 		if q.polls() {
 			polling--
 		}
-		except = append(except, &q.waiter.queued)
+		except = append(except, &q.waiter.local)
 	}
 	if polling > 0 {
 		return true

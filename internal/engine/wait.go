@@ -134,11 +134,11 @@ type Queue interface {
 	// Join adds a waiter at the end, which hears what the others do: see [Request.ShareContact].
 	// refused is the reply to its first attempt.
 	Join(w *Waiter, refused Result)
-	joined
+	joinedQueue
 }
 
-// joined has the methods that waitIn calls once a waiter is in a queue, local ones included.
-type joined interface {
+// joinedQueue has the methods that waitIn calls once a waiter is in a queue, local ones included.
+type joinedQueue interface {
 	// NextStep returns what w should do now. If it should wait, the queue wakes it up later. waitIn
 	// also calls it again when the channel in the Step was closed.
 	NextStep(w *Waiter) Step
@@ -164,12 +164,12 @@ type Step struct {
 type Waiter struct {
 	Request  *Request
 	resource *Resource
-	in       joined        // where it waits
+	queue    joinedQueue   // where it waits
 	wakeup   chan struct{} // of capacity 1: several wake-ups count as one
 	hasLeft  bool          // it has left its queue, because the observer is slow; see beginWait
 
 	// The mutex of its queue guards these fields.
-	queued  waitq.Waiter // in a local wait queue
+	local   waitq.Waiter // in a local wait queue
 	granted *Result      // the result of a command of another request that has acquired for it
 }
 
@@ -187,7 +187,7 @@ const observerLimit = 50 * time.Millisecond
 
 // ErrObserverSlow says that the request has left its queue, because the observer is slow, and was
 // rolled back. The caller waits again with another request: a copy of the first one must take
-// nothing. Two callers outside of this package see it: multi locks, for a member, and package
+// nothing. Two callers outside of this package see it: multilocks, for a member, and package
 // turns, for a user who waits for a turn.
 var ErrObserverSlow = errors.New("the observer was slow")
 
@@ -200,7 +200,7 @@ var ErrObserverSlow = errors.New("the observer was slow")
 //	the lock is released: w should try     the next waiter waits behind w
 //	observerLimit is over: w leaves        the next waiter tries
 //	the observer returns: w joins anew, at the end
-func (r *Resource) beginWait(ctx context.Context, queue joined, w *Waiter) {
+func (r *Resource) beginWait(ctx context.Context, queue joinedQueue, w *Waiter) {
 	q := w.Request
 	observed := r.Core.Observe != nil || q.Wait.notify != nil
 	isHeard := observed && !q.Wait.noEvents
@@ -266,11 +266,11 @@ func (r *Resource) join(queue Queue, q *Request, refused Result) *Waiter {
 	if queue == nil && q.polls() {
 		queue = r.PrivateQueue(q.Terms.pollPause)
 	}
-	w.in = queue
+	w.queue = queue
 	if queue != nil {
 		queue.Join(w, refused)
 	} else {
-		w.in = r.Core.queues.join(w, refused)
+		w.queue = r.Core.queues.join(w, refused)
 	}
 	return w
 }
@@ -279,14 +279,14 @@ func (r *Resource) join(queue Queue, q *Request, refused Result) *Waiter {
 func (r *Resource) waitOn(ctx context.Context, w *Waiter) (res Result, err error) {
 	c := r.Core
 	q := w.Request
-	in := w.in
+	queue := w.queue
 	if heard := q.contact; heard != nil {
 		c.waitedFor.add(heard, r)
 		defer c.waitedFor.remove(heard)
 	}
 	defer func() {
 		if !w.hasLeft {
-			in.Leave(w, res)
+			queue.Leave(w, res)
 		}
 	}()
 	r.beginWait(ctx, in, w)
@@ -308,7 +308,7 @@ func (r *Resource) waitOn(ctx context.Context, w *Waiter) (res Result, err error
 		case c.IsClosing():
 			return Result{}, ErrClosed
 		}
-		step := in.NextStep(w)
+		step := queue.NextStep(w)
 		switch {
 		case step.HasTurn:
 			res.Granted = true // for Leave
@@ -326,7 +326,7 @@ func (r *Resource) waitOn(ctx context.Context, w *Waiter) (res Result, err error
 			continue
 		}
 
-		res, err = in.Try(ctx, w)
+		res, err = queue.Try(ctx, w)
 		verdict := Judge(res, err)
 		if verdict == Acquired || verdict == Failed {
 			return res, err

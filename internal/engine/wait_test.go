@@ -158,8 +158,8 @@ func TestWaitersRetryAfterTemporaryFailures(t *testing.T) {
 			hold := Acquire(t, t.Context(), c.Writer("x"))
 			sent := s.Sent("acquire")
 			require.GreaterOrEqual(t, len(sent), 3)
-			assert.Equal(t, tt.want[:3], sent[:3])
-			assert.Equal(t, tt.want[len(tt.want)-1], sent[len(sent)-1])
+			assert.Equal(t, tt.want[:3], sent[:3], "the first attempts")
+			assert.Equal(t, tt.want[len(tt.want)-1], sent[len(sent)-1], "the attempt that was granted")
 			Release(t, hold)
 		})
 	}

@@ -245,9 +245,9 @@ func (wq *waitQueue) onAlarm() {
 func (wq *waitQueue) add(w *Waiter, refused Result) {
 	q := w.Request
 	q.ShareContact(&wq.contact)
-	w.queued = waitq.Waiter{Of: w, ID: q.ID, Shared: q.Shared, Permits: int(q.Permits)}
-	w.queued.Doubt = q.InDoubt
-	joined := waitq.Event{Kind: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter}
+	w.local = waitq.Waiter{Of: w, ID: q.ID, Shared: q.Shared, Permits: int(q.Permits)}
+	w.local.Doubt = q.InDoubt
+	joined := waitq.Event{Kind: waitq.Joined, Who: &w.local, RetryAfter: refused.RetryAfter}
 	if len(wq.queues.leftTo) > 0 {
 		joined.OthersTurnEnds = wq.queues.othersTurn(wq.key, time.Now())
 		delete(wq.queues.leftTo, wq.key)
@@ -269,16 +269,16 @@ func (wq *waitQueue) listen() {
 func (wq *waitQueue) NextStep(w *Waiter) (step Step) {
 	wq.queues.mu.Lock()
 	defer wq.unlock()
-	isHead := wq.state.Head() == &w.queued
+	isHead := wq.state.Head() == &w.local
 	for isHead && len(wq.unsettled) > 0 && IsClosed(wq.unsettled[0].Confirmed()) {
 		wq.subscriptionSettled(w)
 	}
 	switch {
 	case w.granted != nil:
 		step.Granted = w.granted
-	case w.queued.State == waitq.Due:
+	case w.local.State == waitq.Due:
 		isHeard := wq.atPlace != nil && IsClosed(wq.atPlace.Confirmed()) && wq.atPlace.Err() == nil
-		begun := wq.on(&waitq.Event{Kind: waitq.Begins, Who: &w.queued, InLine: isHeard})
+		begun := wq.on(&waitq.Event{Kind: waitq.Begins, Who: &w.local, InLine: isHeard})
 		step.Try = true
 		w.Request.Place = begun[0].Place
 	case isHead && len(wq.unsettled) > 0:
@@ -302,7 +302,7 @@ func (wq *waitQueue) subscriptionSettled(head *Waiter) {
 				slog.Any("error", refused)))
 		}
 	}
-	wq.on(&waitq.Event{Kind: waitq.Confirmed, Who: &head.queued})
+	wq.on(&waitq.Event{Kind: waitq.Confirmed, Who: &head.local})
 }
 
 // Try implements [Queue]. If w is about to give up, its attempt has not used its reason to try,
@@ -315,7 +315,7 @@ func (wq *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error)
 	}
 	verdict := Judge(res, err)
 	e := waitq.Event{
-		Kind: waitq.Tried, Who: &w.queued, RetryAfter: verdict.retryAfter(res), Doubt: w.Request.InDoubt,
+		Kind: waitq.Tried, Who: &w.local, RetryAfter: verdict.retryAfter(res), Doubt: w.Request.InDoubt,
 	}
 	switch verdict {
 	case Acquired:
@@ -366,7 +366,7 @@ func (wq *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	wq.queues.mu.Lock()
 	var others []*Waiter
 	var requests []*Request
-	for _, a := range wq.on(&waitq.Event{Kind: waitq.Batching, Who: &w.queued}) {
+	for _, a := range wq.on(&waitq.Event{Kind: waitq.Batching, Who: &w.local}) {
 		others = append(others, waiterOf(a))
 		requests = append(requests, waiterOf(a).Request)
 	}
@@ -413,7 +413,7 @@ func (wq *waitQueue) offered(w *Waiter, outcome offerOutcome, res Result) {
 	}
 	isDoubtful := res.InDoubt || outcome == offerUnknown
 	wq.on(&waitq.Event{
-		Kind: waitq.Answered, Who: &w.queued, Granted: outcome == offerGranted, Doubt: isDoubtful,
+		Kind: waitq.Answered, Who: &w.local, Granted: outcome == offerGranted, Doubt: isDoubtful,
 		Untried: outcome == offerNotTried,
 	})
 }
@@ -427,7 +427,7 @@ func (wq *waitQueue) Leave(w *Waiter, res Result) {
 	wq.queues.mu.Lock()
 	defer wq.unlock()
 	q := w.Request
-	if w.queued.InDoubt() {
+	if w.local.InDoubt() {
 		q.MustRollback = true
 		q.InDoubt = true
 	}
@@ -438,8 +438,8 @@ func (wq *waitQueue) Leave(w *Waiter, res Result) {
 	if res.Granted {
 		wq.othersWaitOn(w)
 	}
-	wasHead := wq.state.Head() == &w.queued
-	wq.on(&waitq.Event{Kind: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: q.TTL})
+	wasHead := wq.state.Head() == &w.local
+	wq.on(&waitq.Event{Kind: waitq.Left, Who: &w.local, Granted: res.Granted, Free: res.Free, RetryAfter: q.TTL})
 	isIdle := wq.state.IsIdle()
 	if isIdle {
 		delete(wq.queues.open, wq.key)
@@ -457,7 +457,7 @@ func (wq *waitQueue) Leave(w *Waiter, res Result) {
 // holders as before. queues.mu is held.
 func (wq *waitQueue) othersWaitOn(w *Waiter) {
 	traits := wq.r.Traits
-	hasOvertaken := wq.state.First() != &w.queued
+	hasOvertaken := wq.state.First() != &w.local
 	if traits.isPool() && hasOvertaken {
 		return
 	}

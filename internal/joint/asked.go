@@ -10,7 +10,7 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// The attempts for the members of a red lock. The red lock is acquired as soon as a majority has
+// The attempts for the members of a redlock. The redlock is acquired as soon as a majority has
 // answered. The attempts for the other members go on, and the members that they acquire belong to
 // the joint hold:
 //
@@ -21,7 +21,7 @@ import (
 //	                      released because the others were not confirmed
 //	Release               waits briefly for late members (awaitAsked)
 //
-// If the attempt for the red lock fails, the attempts for members that have not answered are ended
+// If the attempt for the redlock fails, the attempts for members that have not answered are ended
 // (asked.end), and roll back what they may have taken.
 
 const (
@@ -35,7 +35,7 @@ const (
 	promptly = 20 * time.Millisecond
 )
 
-// asked are the attempts for all members of a red lock.
+// asked are the attempts for all members of a redlock.
 type asked struct {
 	at   time.Time
 	open int           // attempts that are expected to be answered
@@ -81,7 +81,7 @@ func endOf(waitCtx context.Context) error {
 // askAll begins to acquire all members for q, and adds their holds to o. The attempts end with
 // waitCtx, until o.asked.outlive is called, and after the command timeout at the latest. It does not
 // block: each member has a goroutine, which ends with the member's call.
-func (r *red) askAll(ctx, waitCtx context.Context, q *engine.Request, o *Ownership) *fanOut {
+func (r *red) askAll(ctx, waitCtx context.Context, q *engine.Request, o *Holding) *fanOut {
 	c := r.Resource.Core
 	n := len(r.Members)
 	began := time.Now()
@@ -133,7 +133,7 @@ func (r *red) askAll(ctx, waitCtx context.Context, q *engine.Request, o *Ownersh
 }
 
 // noteRefusal notes that mine, a request for the i-th member, was refused, unless it was granted.
-func (o *Ownership) noteRefusal(i int, mine *engine.Request, err error) {
+func (o *Holding) noteRefusal(i int, mine *engine.Request, err error) {
 	if !errors.Is(err, engine.ErrNotAcquired) {
 		return
 	}
@@ -146,7 +146,7 @@ func (o *Ownership) noteRefusal(i int, mine *engine.Request, err error) {
 
 // waitForMembers makes the clients of the members ask the holders that have refused q, as long as q
 // waits.
-func (o *Ownership) waitForMembers(q *engine.Request) {
+func (o *Holding) waitForMembers(q *engine.Request) {
 	o.mu.Lock()
 	refused := slices.Clone(o.asked.refused)
 	o.mu.Unlock()
@@ -159,7 +159,7 @@ func (o *Ownership) waitForMembers(q *engine.Request) {
 // there. expect is passed to [engine.Resource.ApproachServer]. An attempt that has not been made
 // yet ends when queuedCtx ends.
 func (r *red) askMember(
-	ctx, queuedCtx context.Context, i int, q *engine.Request, o *Ownership, expect func(time.Duration),
+	ctx, queuedCtx context.Context, i int, q *engine.Request, o *Holding, expect func(time.Duration),
 ) error {
 	attempt, err := r.Members[i].ApproachServer(queuedCtx, expect)
 	if err != nil {
@@ -187,7 +187,7 @@ func (r *red) cutShort(attemptsCtx, waitCtx context.Context, began time.Time, er
 // expect notes that a member is expected to answer within that time after it was asked. 0 means
 // that the member has answered, or will probably not answer soon. expect reports whether the member
 // is expected to answer.
-func (o *Ownership) expect(within time.Duration) bool {
+func (o *Holding) expect(within time.Duration) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.asked.within = max(o.asked.within, within)
@@ -202,7 +202,7 @@ func (o *Ownership) expect(within time.Duration) bool {
 }
 
 // memberAnswered notes that the i-th member has answered, or has failed.
-func (o *Ownership) memberAnswered(i int) {
+func (o *Holding) memberAnswered(i int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.asked.answered[i] = true
@@ -211,7 +211,7 @@ func (o *Ownership) memberAnswered(i int) {
 // addMissing counts the members without an answer as failed. The answers that have arrived are
 // counted already. isOver means that the budget or the attempt's time is over. Otherwise the other
 // members have decided.
-func (r *red) addMissing(ctx context.Context, o *Ownership, members *fanOut, isOver bool) {
+func (r *red) addMissing(ctx context.Context, o *Holding, members *fanOut, isOver bool) {
 	missing := failure.WithoutDoubt(failure.Unanswered(errNotAwaited))
 	if isOver {
 		missing = failure.WithoutDoubt(failure.Unanswered(errBudget))
@@ -230,7 +230,7 @@ func (r *red) addMissing(ctx context.Context, o *Ownership, members *fanOut, isO
 
 // awaitTogether waits for the members that are expected to answer at the same time as the majority.
 // waitCtx is the acquisition's context. At least half of its time is left afterwards.
-func (o *Ownership) awaitTogether(waitCtx context.Context) {
+func (o *Holding) awaitTogether(waitCtx context.Context) {
 	o.mu.Lock()
 	within := o.asked.within
 	o.mu.Unlock()
@@ -247,7 +247,7 @@ func (o *Ownership) awaitTogether(waitCtx context.Context) {
 // awaitAsked waits for the members that are expected to answer after o was closed. The holds that
 // they acquire are released. If a member takes longer than expected, or longer than the budget,
 // that happens in the background. If ctx has ended, awaitAsked waits only briefly.
-func (o *Ownership) awaitAsked(ctx context.Context) {
+func (o *Holding) awaitAsked(ctx context.Context) {
 	o.mu.Lock()
 	isAsked := o.asked.open > 0
 	within := o.asked.within
@@ -271,7 +271,7 @@ func (o *Ownership) awaitAsked(ctx context.Context) {
 // A nested acquisition may have acquired this member with the same id before. Then the server took
 // the command that acquired the member for a copy, and has not counted it: see
 // [engine.Ownership.ConfirmCount].
-func (o *Ownership) mayStillCount(member *engine.Hold) bool {
+func (o *Holding) mayStillCount(member *engine.Hold) bool {
 	o.mu.Lock()
 	h := o.h
 	since := o.since

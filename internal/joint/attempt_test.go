@@ -17,7 +17,7 @@ import (
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
-// The error of a red lock names first what decided the acquisition: refusals, silence or errors of
+// The error of a redlock names first what decided the acquisition: refusals, silence or errors of
 // its members.
 func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 	const budget = 2 * time.Second
@@ -141,7 +141,7 @@ func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 	}
 }
 
-// A multi lock holds its first member for a random time, and then lets it go. The time doubles on
+// A multilock holds its first member for a random time, and then lets it go. The time doubles on
 // average with each round, up to a limit. It is at most half of a lease that is not renewed.
 func TestHowLongAMultiWaitsForAMember(t *testing.T) {
 	const longest = 2 * time.Second
@@ -184,7 +184,7 @@ func TestHowLongAMultiWaitsForAMember(t *testing.T) {
 
 // If members are lost before the others have answered, an acquisition that waits tries again.
 func TestJointAcquiresAgainAfterALoss(t *testing.T) {
-	const ttl = 40 * ms // shorter than the wait of a multi lock for a member, and than the budget of a member of a red lock
+	const ttl = 40 * ms // shorter than the wait of a multilock for a member, and than the budget of a member of a redlock
 	for _, tt := range []struct {
 		name         string
 		kind         func(*joint.Lock)
@@ -192,7 +192,7 @@ func TestJointAcquiresAgainAfterALoss(t *testing.T) {
 		lateAttempts int    // whose last answer is late
 		limit        time.Duration
 		acquires     bool
-		reportsLoss  bool // in its error; the last attempt of a multi lock is cut short instead
+		reportsLoss  bool // in its error; the last attempt of a multilock is cut short instead
 	}{
 		{name: "multi", kind: joint.NewMulti, lateAttempts: 1, limit: engine.Forever, acquires: true},
 		{name: "multi", kind: joint.NewMulti, lateAttempts: 100, limit: time.Second},
@@ -241,7 +241,7 @@ func TestJointAcquiresAgainAfterALoss(t *testing.T) {
 	}
 }
 
-// The caller stops while a red lock waits for its majority.
+// The caller stops while a redlock waits for its majority.
 func TestRedWhoseCallerStopsKeepsNothing(t *testing.T) {
 	onCluster(t, 5, func(t *testing.T, k *cluster) {
 		k.each(5, (*Server).KeepLeases)
@@ -275,7 +275,7 @@ func TestRedUnderAHoldOfAMemberIsNotInTheQueue(t *testing.T) {
 	})
 }
 
-// A multi lock of another client's members waits in that client's queues. Its own client closes.
+// A multilock of another client's members waits in that client's queues. Its own client closes.
 func TestMultiOfAnotherClientEndsWithItsOwn(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c, other := s.Client(t, "a"), s.Client(t, "b")
@@ -290,7 +290,7 @@ func TestMultiOfAnotherClientEndsWithItsOwn(t *testing.T) {
 	})
 }
 
-// If several requests have a few members each, none of them has a majority. Then a red lock pauses
+// If several requests have a few members each, none of them has a majority. Then a redlock pauses
 // for a random time, which depends on how long its attempt took.
 func TestPauseOfARedAfterASplit(t *testing.T) {
 	for _, tt := range []struct{ answer, most time.Duration }{

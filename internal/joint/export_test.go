@@ -23,13 +23,13 @@ var (
 )
 
 // Add adds the hold of a member.
-func (o *Ownership) Add(member *engine.Hold) bool { return o.add(member) }
+func (o *Holding) Add(member *engine.Hold) bool { return o.add(member) }
 
 // Replace is replace, for holds of members.
-func (o *Ownership) Replace(lost, fresh *engine.Hold) bool { return o.replace(lost, fresh) }
+func (o *Holding) Replace(lost, fresh *engine.Hold) bool { return o.replace(lost, fresh) }
 
 // UntilOver is untilOver.
-func (o *Ownership) UntilOver() context.Context {
+func (o *Holding) UntilOver() context.Context {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.untilOver()

@@ -261,7 +261,7 @@ func newAttemptTime(ctx context.Context, w *engine.Wait) *attemptTime {
 
 // acquire acquires the i-th member for o, unless the time is over. An answer that comes within the
 // grace period counts, but no further member is asked then.
-func (t *attemptTime) acquire(ctx context.Context, o *Ownership, i int, q *engine.Request, w engine.Wait) error {
+func (t *attemptTime) acquire(ctx context.Context, o *Holding, i int, q *engine.Request, w engine.Wait) error {
 	if t.waitCtx.Err() != nil {
 		return q.GaveUp(ctx)
 	}

@@ -69,7 +69,7 @@ func (k *cluster) join(t testing.TB, id string) (clients []*Client) {
 	return clients
 }
 
-// redOf returns a red lock named "x" on all servers of the clients.
+// redOf returns a redlock named "x" on all servers of the clients.
 func redOf(clients []*Client) *engine.Resource {
 	var members []*engine.Resource
 	for _, c := range clients {
@@ -148,8 +148,8 @@ func TestCallThatTheContextEndsSaysSo(t *testing.T) {
 		{"extend", func(ctx context.Context, h *engine.Hold) error { return h.Extend(ctx, time.Hour, nil) }},
 	} {
 		for name, open := range map[string]func(k *cluster) *engine.Resource{
-			"of a multi":    func(k *cluster) *engine.Resource { return k.clients[0].MultiOf("x", "y") },
-			"of a red lock": func(k *cluster) *engine.Resource { return redOf(k.clients) },
+			"of a multi":   func(k *cluster) *engine.Resource { return k.clients[0].MultiOf("x", "y") },
+			"of a redlock": func(k *cluster) *engine.Resource { return redOf(k.clients) },
 		} {
 			t.Run(call.name+" "+name, func(t *testing.T) {
 				Bubble(t, func(t *testing.T, _ *Server) {
@@ -374,12 +374,12 @@ func TestAdoptionThatLosesAMemberFails(t *testing.T) {
 // spy notes what the attempts of a joint lock have been granted.
 type spy struct {
 	engine.Driver
-	granted *joint.Ownership
+	granted *joint.Holding
 }
 
 func (d *spy) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	res, err := d.Driver.TryAcquire(ctx, q)
-	d.granted, _ = res.Holding.(*joint.Ownership)
+	d.granted, _ = res.Holding.(*joint.Holding)
 	return res, err
 }
 
@@ -548,7 +548,7 @@ func TestMemberThatTheBudgetHasEndedIsSilent(t *testing.T) {
 	}
 }
 
-// The observer is slow when a nested red lock has to wait, so its request leaves the queue, and
+// The observer is slow when a nested redlock has to wait, so its request leaves the queue, and
 // another one is made. When its hold ends, the next acquisition may nest.
 func TestNestedJointLockWithASlowObserverLetsTheNextOneNest(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {

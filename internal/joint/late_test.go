@@ -152,7 +152,7 @@ func TestCloseWhileAMemberIsLate(t *testing.T) {
 	}
 }
 
-// The minimum hold counts from when the red lock was acquired: of a member that joins late, and of
+// The minimum hold counts from when the redlock was acquired: of a member that joins late, and of
 // one that is acquired again after it has forgotten the lock.
 func TestMinimumHoldOfALateMemberBeganWithTheJointHold(t *testing.T) {
 	const min = 20 * time.Second

@@ -15,12 +15,12 @@ import (
 // belongs to the handle.
 type Lock struct {
 	Resource *engine.Resource
-	Members  []*engine.Resource // in the order in which a multi lock acquires them
+	Members  []*engine.Resource // in the order in which a multilock acquires them
 	Need     int                // how many members must be held
 	// Budgeted means that the lock waits for a member no longer than its budget, which is a tenth
 	// of the TTL.
 	Budgeted bool
-	// Whole acquires all members of a multi lock by one command. It is nil if that is not possible.
+	// Whole acquires all members of a multilock by one command. It is nil if that is not possible.
 	Whole Whole
 }
 
@@ -77,15 +77,15 @@ func (l *Lock) Rollback(ctx context.Context, q *engine.Request) error {
 // attempts is the driver's state of a request for a joint lock. The goroutine that uses the request
 // owns it.
 type attempts struct {
-	granted *Ownership    // what the last attempt was granted; a multi lock sets it before it asks the members
+	granted *Holding      // what the last attempt was granted; a multilock sets it before it asks the members
 	split   time.Duration // how long the last attempt took if rivals held some members each, otherwise 0
 	whole   *engine.Terms // the terms of each member if they are acquired as a whole, otherwise nil
-	// reserved contains the requests for members of a red lock, by index, that have left a
+	// reserved contains the requests for members of a redlock, by index, that have left a
 	// reservation. Each attempt replaces the requests of the attempt before it: see reserve.go.
 	reserved []*engine.Request
 
-	holds    bool // a multi lock holds members while it waits for another one
-	mustTell bool // a multi lock has had to wait, and tells the observer as soon as it holds no member
+	holds    bool // a multilock holds members while it waits for another one
+	mustTell bool // a multilock has had to wait, and tells the observer as soon as it holds no member
 }
 
 // stateOf returns q's state, and creates it if there is none.
@@ -133,7 +133,7 @@ func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 //
 // If ctx carries a hold of a member, the attempt uses that hold's id, because a joint hold has one
 // id in all members.
-func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership, error) {
+func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Holding, error) {
 	o := l.NewOwnership(q)
 	if q.Shared {
 		return o, nil
@@ -154,7 +154,7 @@ func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership,
 // acquireMember acquires the i-th member for o, either under a hold of it that ctx carries, or as
 // an outermost request. It blocks as long as w allows. It registers with the member's client, which
 // may close independently of the joint lock's client.
-func (o *Ownership) acquireMember(
+func (o *Holding) acquireMember(
 	ctx context.Context, i int, q *engine.Request, w engine.Wait,
 ) (hold *engine.Hold, err error) {
 	m := o.lock.Members[i]
@@ -208,7 +208,7 @@ func (o *Ownership) acquireMember(
 // ended meanwhile, the late hold is released at once. Otherwise nobody would release it. The same
 // happens if too few of the others confirm that they hold the lock. The member may then be acquired
 // again, unless a copy of its release may still arrive.
-func (o *Ownership) acquireAndAdd(ctx context.Context, i int, q *engine.Request, w engine.Wait) error {
+func (o *Holding) acquireAndAdd(ctx context.Context, i int, q *engine.Request, w engine.Wait) error {
 	hold, err := o.acquireMember(ctx, i, q, w)
 	if err != nil {
 		return err

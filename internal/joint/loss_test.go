@@ -191,7 +191,7 @@ func termsWithTTLs(ttls ...time.Duration) *engine.Terms {
 	return terms
 }
 
-// Members of a red lock are renewed for different times, and the first is lost.
+// Members of a redlock are renewed for different times, and the first is lost.
 func TestRedIsValidUntilTooFewLiveMembersAre(t *testing.T) {
 	onCluster(t, 4, func(t *testing.T, k *cluster) {
 		terms := termsWithTTLs(time.Minute, 30*time.Second, 40*time.Second, 20*time.Second)
@@ -385,7 +385,7 @@ func TestJointHoldEndsByItsLimit(t *testing.T) {
 	}
 }
 
-// multiOf returns a multi lock of "x" on all servers of k.
+// multiOf returns a multilock of "x" on all servers of k.
 func multiOf(k *cluster) *engine.Resource {
 	var members []*engine.Resource
 	for _, c := range k.clients {

@@ -10,22 +10,22 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// How a multi lock is acquired if each of its members needs a command of its own. Other multi locks
+// How a multilock is acquired if each of its members needs a command of its own. Other multilocks
 // are in whole.go.
 //
-// It acquires its members one after another. Among multi locks, the members' order prevents a
+// It acquires its members one after another. Among multilocks, the members' order prevents a
 // deadlock. But another program, for example one that uses Redisson, may use another order:
 //
-//	multi lock                      other program
+//	multilock                      other program
 //	acquires A
 //	                                acquires B
 //	waits for B                     waits for A
 //
-// So a multi lock that holds some members waits for the next one only for a while. Then it
+// So a multilock that holds some members waits for the next one only for a while. Then it
 // releases them, waits with nothing held until the missing member can be acquired, and begins
 // again with a longer wait for each member.
 
-// How long a multi lock that holds some members waits for the next one. The wait doubles with each
+// How long a multilock that holds some members waits for the next one. The wait doubles with each
 // round, because a member may simply be held for long.
 const (
 	firstMemberWait   = 100 * time.Millisecond
@@ -47,7 +47,7 @@ func NewMulti(l *Lock) {
 }
 
 // newQueue returns nil for a request that acquires all members as a whole: nil stands for the local
-// queue of the multi lock's name. Other requests wait in the members' queues.
+// queue of the multilock's name. Other requests wait in the members' queues.
 func (m *multi) newQueue(ctx context.Context, q *engine.Request) (engine.Queue, error) {
 	if m.wholeTerms(ctx, q) != nil {
 		return nil, nil //nolint:nilnil // as Traits.NewQueue says

@@ -253,7 +253,7 @@ func TestHookThatPanicsLeavesNoMemberOfAMulti(t *testing.T) {
 	})
 }
 
-// panicking acquires the members of a multi lock as a whole. A hook panics when they are released
+// panicking acquires the members of a multilock as a whole. A hook panics when they are released
 // together.
 type panicking struct{ members []*engine.Resource }
 

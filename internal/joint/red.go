@@ -12,7 +12,7 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// How a red lock is acquired.
+// How a redlock is acquired.
 //
 // All members are asked at the same time: see asked.go. The attempt has a budget of a tenth of the
 // TTL, and ends as soon as a majority is acquired or impossible. If several rivals acquired some
@@ -101,7 +101,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 // of members that come late. It reports whether the budget ended the attempt while a majority was
 // still possible.
 func (r *red) endFailedAttempt(
-	ctx context.Context, attempt *attemptTime, o *Ownership, members *fanOut,
+	ctx context.Context, attempt *attemptTime, o *Holding, members *fanOut,
 ) (isBudget bool) {
 	inTime := members.votes
 	released := o.releaseMembers(ctx)

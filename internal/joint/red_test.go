@@ -15,7 +15,7 @@ import (
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
-// Each case acquires a red lock of five servers.
+// Each case acquires a redlock of five servers.
 func TestRedAcquiresAMajority(t *testing.T) {
 	seize := func(s *Server) { s.Seize("x", "other", 0) }
 	down := func(s *Server) { s.OnEach(func(Command) Fault { return Fault{Err: ErrDown} }) }

@@ -7,10 +7,10 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// The reservations that a waiting red lock leaves on servers that have refused it.
+// The reservations that a waiting redlock leaves on servers that have refused it.
 //
 // A waiting writer would starve while readers come and go. So a refused attempt leaves a
-// reservation, which keeps new readers out for a moment. A red lock does the same on each of its
+// reservation, which keeps new readers out for a moment. A redlock does the same on each of its
 // members. Each attempt has a new id, and so a new request for each member. The latest request has
 // the reservation, and is not rolled back between two attempts:
 //
@@ -18,19 +18,19 @@ import (
 //	attempt 2   A: acquired             B: refused, reserves    C: acquired
 //	acquired: the reservation on B is given up
 //
-// A reservation is advice that expires. It keeps no other red lock out for long, so two of them
+// A reservation is advice that expires. It keeps no other redlock out for long, so two of them
 // never wait for each other's reservations for ever.
 
 // isReserved reports whether the i-th member has a reservation of this acquisition.
-func (o *Ownership) isReserved(i int) bool {
+func (o *Holding) isReserved(i int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.reserved != nil && o.reserved[i] != nil
 }
 
 // noteReservation notes that the request mine for the i-th member has left a reservation, if it was
-// refused. If the attempt for the red lock is over, the reservation is given up.
-func (o *Ownership) noteReservation(ctx context.Context, i int, mine *engine.Request) {
+// refused. If the attempt for the redlock is over, the reservation is given up.
+func (o *Holding) noteReservation(ctx context.Context, i int, mine *engine.Request) {
 	if !mine.Reserved {
 		return
 	}
@@ -46,7 +46,7 @@ func (o *Ownership) noteReservation(ctx context.Context, i int, mine *engine.Req
 }
 
 // keepReservations keeps the reservations of o's attempt, which was not granted, for the next one.
-func (s *attempts) keepReservations(o *Ownership) {
+func (s *attempts) keepReservations(o *Holding) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	s.reserved = o.reserved
@@ -55,7 +55,7 @@ func (s *attempts) keepReservations(o *Ownership) {
 
 // dropReservations gives up, in the background, what o, which was granted, has reserved on members
 // that it has not acquired.
-func (r *red) dropReservations(ctx context.Context, o *Ownership) {
+func (r *red) dropReservations(ctx context.Context, o *Holding) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for i, mine := range o.reserved {

@@ -8,7 +8,7 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// A red lock survives a rolling restart of servers without persistence. A member that has forgotten
+// A redlock survives a rolling restart of servers without persistence. A member that has forgotten
 // the lock is acquired again, in the background, as long as a majority is left.
 //
 // The steps for one lost member:
@@ -25,7 +25,7 @@ import (
 // A retaken member has the id of the joint hold, which is private. Members with a shared id are not
 // retaken. Such ids come from WithOwner, and from nested acquisitions that acquired a member
 // themselves. The server counts their holds, and a repeated acquisition could count twice. A member
-// of a nested joint hold nests under the enclosing red lock's new hold of that member.
+// of a nested joint hold nests under the enclosing redlock's new hold of that member.
 //
 // A late copy of the command that acquired the lost member may acquire it again. Only the Release
 // of the lost hold prevents that, and a retake forgoes it. So a retake waits until no copy can
@@ -40,7 +40,7 @@ import (
 // lost, or one that the joint hold has never had. The goroutine ends with the joint hold at the
 // latest.
 type retake struct {
-	o     *Ownership
+	o     *Holding
 	m     *engine.Resource
 	lost  *engine.Hold    // nil if the joint hold has never had this member
 	first *engine.Request // the first request for such a member; nil if there is none, or if it is undone
@@ -54,7 +54,7 @@ const shortestRetake = 100 * time.Millisecond
 
 // retakeLater starts the goroutine that replaces a lost hold, unless the hold is to stay lost. It
 // does not block.
-func (o *Ownership) retakeLater(lost *engine.Hold) {
+func (o *Holding) retakeLater(lost *engine.Hold) {
 	if lost.Renewed() && !lost.Ownership().Shared {
 		o.core().Spawn((&retake{o: o, m: lost.Resource(), lost: lost, wait: lost.AcquireCopyWindow()}).run)
 	}
@@ -63,7 +63,7 @@ func (o *Ownership) retakeLater(lost *engine.Hold) {
 // takeLater starts the goroutine that acquires the i-th member, which has refused or failed, if the
 // member is to be renewed. Without a joint hold it only notes the member, for Join. It does not
 // block.
-func (o *Ownership) takeLater(i int) {
+func (o *Holding) takeLater(i int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	mayTake := !o.closed && o.asked.mayTake && o.terms.ForMember(i).Renew
@@ -163,7 +163,7 @@ func (t *retake) try(ctx context.Context) (done bool) {
 
 // isConfirmed asks the servers of all live members, and reports whether enough confirm that they
 // still hold the id. A server that does not answer within the budget does not count.
-func (o *Ownership) isConfirmed(ctx context.Context) bool {
+func (o *Holding) isConfirmed(ctx context.Context) bool {
 	holds := slices.DeleteFunc(o.memberHolds(), func(member *engine.Hold) bool { return !member.IsLive() })
 	fan := newFanOut(o.core(), len(holds), func(i int) error { return holds[i].Check(ctx) })
 	return fan.count(ctx, o.budget).yes >= o.lock.Need
@@ -219,7 +219,7 @@ func (t *retake) newRequest(m *engine.Resource) *engine.Request {
 // replace puts fresh in the place of a lost hold, or adds it if lost is nil. It returns false if
 // the joint hold has ended, if fewer members than needed are valid at this moment by this process's
 // clock, or if fresh has ended. The caller then releases fresh.
-func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
+func (o *Holding) replace(lost, fresh *engine.Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	at := len(o.holds)

@@ -291,7 +291,7 @@ func TestReplacementThatComesTooLateIsRefused(t *testing.T) {
 	}
 }
 
-// Servers forget a red lock again and again. Commands are lost, delayed and repeated meanwhile. If
+// Servers forget a redlock again and again. Commands are lost, delayed and repeated meanwhile. If
 // so many forget it that a rival gets it before the hold has ended, the hold is lost: its majority
 // is not acquired again. In the other runs a majority stands all the time, and no rival gets it.
 // Nothing is left.

@@ -6,10 +6,10 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// How a multi lock is acquired as a whole.
+// How a multilock is acquired as a whole.
 //
 // If one server can acquire all members by one command, it acquires all of them or none. So the
-// multi lock holds nothing while it waits, and no two multi locks can wait for each other. It waits
+// multilock holds nothing while it waits, and no two multilocks can wait for each other. It waits
 // in the local queue of its own name, and tries when a member is released.
 //
 // The result is the same as if the members had been acquired one after another: a hold of each
@@ -17,7 +17,7 @@ import (
 // The release also sends one command, unless a member needs a command of its own: see
 // [engine.ReleaseTogether].
 
-// Whole acquires and releases all members of a multi lock by one command each. Package primitives
+// Whole acquires and releases all members of a multilock by one command each. Package primitives
 // implements it.
 type Whole interface {
 	// Fits reports whether all members can be acquired as a whole with these terms of the joint
@@ -63,7 +63,7 @@ func (m *multi) tryWhole(ctx context.Context, q *engine.Request, terms *engine.T
 	if err != nil || !res.Granted {
 		return res, err
 	}
-	o := &Ownership{
+	o := &Holding{
 		lock: m.Lock, ID: q.ID, terms: q.Terms, whole: true, holds: make([]*engine.Hold, 0, len(m.Members)),
 	}
 	member := q.Member(terms, o)

@@ -37,7 +37,7 @@ func (w *world) watchAppearances(server *simnet.Server) {
 				fields[i] = strings.TrimSuffix(f, ":write")
 			}
 			for _, id := range fields {
-				// A member of a red lock that is slow gets it for the first time while it is
+				// A member of a redlock that is slow gets it for the first time while it is
 				// released.
 				isBack := known[[2]string{key, id}] && !slices.Contains(present[key], id)
 				if isBack {
@@ -92,7 +92,7 @@ func (h *history) checkAppearances() (out []Violation) {
 	return out
 }
 
-// mayHaveLateMember reports whether o is of a red lock, and a command for one of its members may
+// mayHaveLateMember reports whether o is of a redlock, and a command for one of its members may
 // have been executed at that time, although o was released before: the client waits for a majority
 // only. It undoes what that command has acquired. If an earlier attempt of the same acquisition has
 // had the member, the id comes back. The samples tell whether it stays.

@@ -315,11 +315,11 @@ func TestChecksOfElections(t *testing.T) {
 				interval: interval{10_120 * ms, 10_140 * ms}, fault: faultFailover, process: -1, lossy: true,
 			})
 		}, nil},
-		{"an id that comes back to a member of a red lock, by a command that was under way", func(h *testHistory) {
+		{"an id that comes back to a member of a redlock, by a command that was under way", func(h *testHistory) {
 			h.release(0, h.holdOf("redlock", 0, 10_000, 10_000, "a1"), 10_100, 10_101)
 			appears(h, 10_102)
 		}, nil},
-		{"an id that comes back to a member of a red lock later", func(h *testHistory) {
+		{"an id that comes back to a member of a redlock later", func(h *testHistory) {
 			h.release(0, h.holdOf("redlock", 0, 10_000, 10_000, "a1"), 10_100, 10_101)
 			appears(h, 10_450)
 		}, []string{checkKept}},

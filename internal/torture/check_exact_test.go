@@ -259,7 +259,7 @@ func TestClaimsAreCompared(t *testing.T) {
 		{"a multilock", "multi", record{}, "a1", sample{ids: []string{"a1"}, until: 13_000 * ms, member: true}, 0, 0},
 		{"a multilock, from the reply", "multi", record{}, "a1",
 			sample{ids: []string{"a1"}, until: 13_000 * ms, member: true}, late, 1},
-		{"one member of a red lock", "redlock", record{}, "a1",
+		{"one member of a redlock", "redlock", record{}, "a1",
 			sample{ids: []string{"a1"}, until: 13_000 * ms, member: true}, late, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -224,7 +224,7 @@ func (p *Plan) planFaults(rng *rand.Rand) {
 		kinds = slices.DeleteFunc(kinds, func(kind string) bool { return slices.Contains(ofReplicas, kind) })
 	}
 	chosen := []string{kinds[withoutTheme(p.Seed)%uint64(len(kinds))]}
-	if p.Topology == Independent && rng.IntN(2) == 0 { // one member of a red lock loses what the others keep
+	if p.Topology == Independent && rng.IntN(2) == 0 { // one member of a redlock loses what the others keep
 		chosen = append(chosen, []string{faultDataLoss, faultEviction}[rng.IntN(2)])
 	}
 	for range 2 {

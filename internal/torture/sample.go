@@ -136,7 +136,7 @@ func (h *history) checkSamples() (out []Violation) {
 			if o.detached && len(h.takeovers(o, o.ret.At, s.after)) > 0 {
 				continue
 			}
-			// A red lock does not need all of its members.
+			// A redlock does not need all of its members.
 			isNeeded := !s.member || h.exact && o.call.Primitive == "multi"
 			if !isNeeded {
 				continue

@@ -281,7 +281,7 @@ func (s *session) useMulti(primitive string) {
 	s.hold(primitives.NewMultiLock(locks), call, nil)
 }
 
-// memberName is the name of a member of a red lock.
+// memberName is the name of a member of a redlock.
 func memberName(name string, i int) string { return fmt.Sprintf("%s:%d", name, i) }
 
 func (s *session) useRedLock(primitive string) {

@@ -32,7 +32,7 @@ type Target struct {
 	Kind    string   `json:"kind,omitempty"`
 	Name    string   `json:"name,omitempty"`
 	Handle  string   `json:"handle,omitempty"`  // distinguishes Java objects with the same name
-	Members []Target `json:"members,omitempty"` // of a multi or red lock
+	Members []Target `json:"members,omitempty"` // of a multi or redlock
 }
 
 // Workload enters and leaves a critical section repeatedly, in Java.

@@ -33,6 +33,7 @@ local successor_memory, successor_token, all_keys = KEYS[6], KEYS[7], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local place = ARGV[4] ~= '' and ARGV[4] or nil
 local successor, successor_ttl_ms, tokens = ARGV[5], ARGV[6], ARGV[7]
+local mark = not successor and KEYS[6]
 
 -- The usual cases need no function of the libraries below: there is a successor that is not its
 -- client's last waiter, or nobody waits.
@@ -63,7 +64,7 @@ if has_no_shared and is_usual and not successor then
   if redis.call('hdel', lock_hash, owner) == 0 then
     return 0
   end
-  local is_polled = all_keys[6] and redis.call('exists', all_keys[6]) == 1
+  local is_polled = mark and redis.call('exists', mark) == 1
   local told = 1 + notify_free(all_keys, publish, place, is_plain)
   return is_polled and {told, 'polled'} or told
 end
@@ -113,7 +114,7 @@ if successor and redis.call('exists', successor_memory) == 0
 end
 if redis.call('hdel', lock_hash, owner) == 1 then
   remember_release()
-  local is_polled = not successor and all_keys[6] and redis.call('exists', all_keys[6]) == 1
+  local is_polled = mark and redis.call('exists', mark) == 1
   local told = 1 + notify_free(all_keys, publish, place, is_plain)
   return is_polled and {told, 'polled'} or told
 end

@@ -62,7 +62,8 @@ func onKind(t *testing.T, s *redistest.Server, kind conformKind) *conformCase {
 		heard: &fixture.Recorder{}}
 	x.farClient = fixture.NewClient(t, s.Client(t), x.heard.Option())
 	x.l, x.far = kind.open(fixture.NewClient(t, s.Client(t)), x.key), kind.open(x.farClient, x.key)
-	if x.excludes = x.far; kind.Shared {
+	x.excludes = x.far
+	if kind.Shared {
 		x.excludes = kind.Rival(x.farClient, x.key).(*primitives.Lock)
 	}
 	return x

@@ -56,7 +56,7 @@ func (k minHoldKind) holders(t testing.TB, c *primitives.Client, key string) (li
 	return list
 }
 
-// awaitMembers waits until all members of a joint hold have joined: those of a red lock may come
+// awaitMembers waits until all members of a joint hold have joined: those of a redlock may come
 // later.
 func (k minHoldKind) awaitMembers(t testing.TB, c *primitives.Client, key string, hold *primitives.Hold) {
 	t.Helper()
@@ -312,7 +312,7 @@ func TestC28OtherwiseReleasesAreOrdinary(t *testing.T) {
 		cut := k.open(fixture.NewClient(t, p.Client(t, fixture.FastRetries, fixture.NoRetries)), key,
 			primitives.WithMinHold(time.Hour))
 		p.DropReplies(1, fixture.Script)
-		if hold, err := cut.TryAcquire(t.Context(), k.opts...); err == nil { // the others of a red lock, or a repetition
+		if hold, err := cut.TryAcquire(t.Context(), k.opts...); err == nil { // the others of a redlock, or a repetition
 			require.NoError(t, k.open(c, key).ReleaseID(t.Context(), hold.ID()))
 		}
 		p.Heal()
@@ -669,7 +669,7 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 		}
 		fixture.Release(t, next)
 		repeat()
-		// The next holder of a red lock needs only a majority: the rest of another member may end a
+		// The next holder of a redlock needs only a majority: the rest of another member may end a
 		// little later.
 		redistest.WaitFor(t, fixture.Soon, func() bool { return k.isFree(t, other, key) }, "no copy has acquired it")
 	})

@@ -230,7 +230,7 @@ func TestC12HoldFromOfAMember(t *testing.T) {
 						of := member.HoldFrom(ctx)
 						require.NotNil(t, of, member.Name())
 						require.Equal(t, []any{member.Name(), hold.ID()}, []any{of.Name(), of.ID()})
-						if name == "multi" { // of a red lock, one may be acquired later
+						if name == "multi" { // of a redlock, one may be acquired later
 							require.NoError(t, of.Check(t.Context()))
 						}
 						require.Equal(t, member == fenced, of.Token() > 0, member.Name())
@@ -240,7 +240,7 @@ func TestC12HoldFromOfAMember(t *testing.T) {
 					require.Nil(t, fixture.NewClient(t, s.Client(t)).Lock(name+":plain").HoldFrom(ctx), "of another client")
 				}
 				require.NoError(t, joint.Do(t.Context(), func(ctx context.Context) error {
-					redistest.WaitFor(t, fixture.Soon, func() bool { // a red lock may still wait for a member
+					redistest.WaitFor(t, fixture.Soon, func() bool { // a redlock may still wait for a member
 						return plain.HoldFrom(ctx) != nil && fenced.HoldFrom(ctx) != nil && fair.HoldFrom(ctx) != nil
 					}, "all members are held")
 					check(ctx)
@@ -276,7 +276,7 @@ func TestC12HoldFromOfALostMember(t *testing.T) {
 	})
 }
 
-// C12: a red lock stays held without one of its members, and HoldFrom does not find that one.
+// C12: a redlock stays held without one of its members, and HoldFrom does not find that one.
 func TestC12HoldFromOfAMemberThatSomebodyElseHas(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, c, other := redistest.Name(t), fixture.NewClient(t, s.Client(t)), fixture.NewClient(t, s.Client(t))

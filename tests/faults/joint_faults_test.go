@@ -221,7 +221,7 @@ type silentMember struct {
 }
 
 // TestJointAcquireReturnsInTimeWhenAMemberIsSilent checks in fake time that a silent member does
-// not delay an acquisition beyond the end of its context or its wait, and a red lock not at all.
+// not delay an acquisition beyond the end of its context or its wait, and a redlock not at all.
 func TestJointAcquireReturnsInTimeWhenAMemberIsSilent(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"multi", "red"} {
@@ -392,7 +392,7 @@ func TestJointCallWithTheContextOfALostHoldIsNoLoss(t *testing.T) {
 	}
 }
 
-// A red lock whose wait has no limit has servers that refuse for the moment. It repeats its
+// A redlock whose wait has no limit has servers that refuse for the moment. It repeats its
 // attempts on them for the budget of a member, and not for the command timeout. (A try repeats them
 // once: TestC7TryEndsWithTheAnswer.)
 func TestRedLockRidesOutRefusalsForTheBudgetOfAMember(t *testing.T) {
@@ -512,7 +512,7 @@ func TestTakeoverOfAJointLockAtASilentServerEndsInTime(t *testing.T) {
 	})
 }
 
-// A red lock is adopted beside a silent member within the budget of a member: only the replacement
+// A redlock is adopted beside a silent member within the budget of a member: only the replacement
 // of the id waits for it.
 func TestAdoptionOfARedLockWaitsForASilentMemberOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -99,7 +99,7 @@ func (u use) requireCount(t *testing.T, s *redistest.Server, name, id string, n 
 		return got
 	}
 	for _, name := range names {
-		if u.Joint() { // a member of a red lock may join later
+		if u.Joint() { // a member of a redlock may join later
 			redistest.WaitFor(t, fixture.Soon, func() bool { return maps.Equal(want, counts(name)) }, "the count of "+name)
 		}
 		require.Equal(t, want, counts(name), name)

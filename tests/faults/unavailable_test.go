@@ -377,8 +377,8 @@ func requireBusyThenSilent(t *testing.T, err error, hold *primitives.Hold, fault
 	}
 }
 
-// A red lock that enough members refuse is busy, though another member is down. The failure is
-// joined. The members that refuse answer first: a red lock stops waiting as soon as too few members
+// A redlock that enough members refuse is busy, though another member is down. The failure is
+// joined. The members that refuse answer first: a redlock stops waiting as soon as too few members
 // are left.
 func TestC7RedLockThatIsRefusedWithAMemberDown(t *testing.T) {
 	t.Parallel()
@@ -613,7 +613,7 @@ func TestC7SiblingWithoutAnAnswerIsNoHolder(t *testing.T) {
 	}
 }
 
-// A member of a multi lock that joins a queue has asked nothing about that lock.
+// A member of a multilock that joins a queue has asked nothing about that lock.
 func TestC7MultiLockBehindAWaiterNamesTheHolder(t *testing.T) {
 	t.Parallel()
 	fixture.Bubble(t, func(t *testing.T, b *fixture.BubbleTest) {

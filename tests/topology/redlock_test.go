@@ -32,7 +32,7 @@ var waysToDie = []struct {
 	{"stopped", (*redistest.Server).Pause, (*redistest.Server).Resume, os.ErrDeadlineExceeded},
 }
 
-// newMajority returns servers, and a red lock on them by clients with go-redis's own settings.
+// newMajority returns servers, and a redlock on them by clients with go-redis's own settings.
 func newMajority(t *testing.T, n int) (q *fixture.Quorum, l *primitives.Lock) {
 	q = fixture.NewQuorum(t, n)
 	var clients []*primitives.Client

@@ -58,7 +58,7 @@ func TestSlowServersLoseNoHold(t *testing.T) {
 			})
 			return leased(t, client(t, rdb)), proxies
 		}},
-		{"red lock", func(t *testing.T) ([]kinds.Handle, []*redistest.Proxy) {
+		{"redlock", func(t *testing.T) ([]kinds.Handle, []*redistest.Proxy) {
 			q := fixture.NewQuorum(t, 3)
 			var clients []*primitives.Client
 			for _, p := range q.Proxies {

@@ -330,7 +330,7 @@ func Sleep(d time.Duration) {
 // Settle waits until all goroutines are blocked. No time passes.
 func Settle() { synctest.Wait() }
 
-// MultiOf returns a multi lock of locks with these names.
+// MultiOf returns a multilock of locks with these names.
 func (c *Client) MultiOf(names ...string) *engine.Resource {
 	var members []*engine.Resource
 	for _, name := range names {

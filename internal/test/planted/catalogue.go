@@ -522,9 +522,9 @@ var Catalogue = []Defect{
 		}},
 	},
 	{
-		Name: "a member of a red lock that answers after the release stays", Promise: "RedLock",
+		Name: "a member of a redlock that answers after the release stays", Promise: "RedLock",
 		Edits: []Edit{{
-			"internal/joint/ownership.go",
+			"internal/joint/holding.go",
 			"	if o.closed {\n		o.mu.Unlock()\n		return false\n	}\n	o.holds = append(o.holds, hold)\n",
 			"	if o.closed {\n		o.mu.Unlock()\n		return true\n	}\n	o.holds = append(o.holds, hold)\n",
 		}},
@@ -663,9 +663,9 @@ var Catalogue = []Defect{
 	{
 		Name: "a joint hold does not hear of waiters for its members", Promise: "C30",
 		Edits: []Edit{{
-			"internal/joint/ownership.go",
-			"func (o *Ownership) MemberWanted(*engine.Hold) {\n",
-			"func (o *Ownership) MemberWanted(*engine.Hold) {\n	if o != nil {\n		return\n	}\n",
+			"internal/joint/holding.go",
+			"func (o *Holding) MemberWanted(*engine.Hold) {\n",
+			"func (o *Holding) MemberWanted(*engine.Hold) {\n	if o != nil {\n		return\n	}\n",
 		}},
 		Suite: [2]string{"./tests/contract", "TestC30WantedIsClosedWhenSomebodyWaits"},
 	},

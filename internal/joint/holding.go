@@ -12,14 +12,14 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// Ownership is the ownership behind a hold of a joint lock. It consists of one hold of each member,
+// Holding is the ownership behind a hold of a joint lock. It consists of one hold of each member,
 // of which enough must be live. Each member is renewed by its own client.
 //
 //	open    the attempt that makes the ownership adds holds; late holds are added even after that, while the
 //	        joint hold lasts
 //	closed  the attempt has failed, or the joint hold ends: a late hold is refused, and its attempt releases it;
 //	        the ends of the members' holds no longer matter
-type Ownership struct {
+type Holding struct {
 	lock    *Lock
 	ID      string        // the owner in every member
 	carried bool          // the id comes from a hold in the caller's context
@@ -45,7 +45,7 @@ type Ownership struct {
 	stop  context.CancelFunc
 	since time.Time // when the joint hold was made; zero if there is none yet
 
-	asked asked // the attempts for the members of a red lock; o.mu guards it
+	asked asked // the attempts for the members of a redlock; o.mu guards it
 	// reserved contains the requests of this attempt that have left a reservation, by the member's
 	// index. It is nil if the attempt is decided, or if there is nothing to reserve.
 	reserved []*engine.Request
@@ -53,15 +53,15 @@ type Ownership struct {
 
 // NewOwnership returns an ownership without members, and sets q's TTL. A takeover adds the members
 // whose owner it has replaced on the server (ReplaceMember), and makes the hold (NewAdoptedHold).
-func (l *Lock) NewOwnership(q *engine.Request) *Ownership {
+func (l *Lock) NewOwnership(q *engine.Request) *Holding {
 	ttl, limit := l.shortest(q.Terms)
 	q.TTL = ttl
-	return &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms, shortest: limit}
+	return &Holding{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms, shortest: limit}
 }
 
 // ReplaceMember adds the hold of a member whose former owner was replaced by o's id on the server.
 // It does not block. If o is already closed, the member is left to its lease.
-func (o *Ownership) ReplaceMember(ctx context.Context, m *engine.Resource, q *engine.Request, sent time.Time) error {
+func (o *Holding) ReplaceMember(ctx context.Context, m *engine.Resource, q *engine.Request, sent time.Time) error {
 	q.Group = o
 	hold, err := m.NewAdoptedHold(ctx, q, sent)
 	if err == nil && !o.add(hold) {
@@ -72,7 +72,7 @@ func (o *Ownership) ReplaceMember(ctx context.Context, m *engine.Resource, q *en
 
 // NewAdoptedHold returns the user's hold of o. If it cannot be made, or if too few members are still
 // valid, the members are left to their leases.
-func (o *Ownership) NewAdoptedHold(ctx context.Context, q *engine.Request) (hold *engine.Hold, err error) {
+func (o *Holding) NewAdoptedHold(ctx context.Context, q *engine.Request) (hold *engine.Hold, err error) {
 	err = errMembersLost
 	if o.enough() {
 		hold, err = o.lock.Resource.NewHold(ctx, q, o.granted())
@@ -84,25 +84,25 @@ func (o *Ownership) NewAdoptedHold(ctx context.Context, q *engine.Request) (hold
 }
 
 // DetachMembers closes o and leaves its members to their leases.
-func (o *Ownership) DetachMembers() {
+func (o *Holding) DetachMembers() {
 	for _, hold := range o.close() {
 		hold.Detach()
 	}
 }
 
-func (o *Ownership) core() *engine.Core { return o.lock.Resource.Core }
+func (o *Holding) core() *engine.Core { return o.lock.Resource.Core }
 
 // OwnerID implements [engine.Holding].
-func (o *Ownership) OwnerID() string { return o.ID }
+func (o *Holding) OwnerID() string { return o.ID }
 
 // Ownership implements [engine.Holding]. Each member has one of its own.
-func (o *Ownership) Ownership() *engine.Ownership { return nil }
+func (o *Holding) Ownership() *engine.Ownership { return nil }
 
 // TokenOf implements [engine.Holding]. A joint lock has no fencing token.
-func (o *Ownership) TokenOf(*engine.Hold) int64 { return 0 }
+func (o *Holding) TokenOf(*engine.Hold) int64 { return 0 }
 
 // granted returns the result of an attempt that has acquired enough members.
-func (o *Ownership) granted() engine.Result {
+func (o *Holding) granted() engine.Result {
 	return engine.Result{Granted: true, Sent: time.Now(), Holding: o}
 }
 
@@ -110,7 +110,7 @@ func (o *Ownership) granted() engine.Result {
 //
 // A hold may come after the attempt has succeeded without it. In that case mayStillCount has
 // returned true.
-func (o *Ownership) add(hold *engine.Hold) bool {
+func (o *Holding) add(hold *engine.Hold) bool {
 	o.mu.Lock()
 	if o.closed {
 		o.mu.Unlock()
@@ -135,7 +135,7 @@ func (o *Ownership) add(hold *engine.Hold) bool {
 
 // close refuses further holds, ends the retakes, and returns the members' holds. From now on the
 // end of a member's hold does not end the joint hold. close may be called more than once.
-func (o *Ownership) close() []*engine.Hold {
+func (o *Holding) close() []*engine.Hold {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.end()
@@ -143,7 +143,7 @@ func (o *Ownership) close() []*engine.Hold {
 }
 
 // end is like close, for callers that hold mu.
-func (o *Ownership) end() {
+func (o *Holding) end() {
 	if o.closed {
 		return
 	}
@@ -157,7 +157,7 @@ func (o *Ownership) end() {
 }
 
 // untilOver returns a context that ends with the joint hold. mu is held.
-func (o *Ownership) untilOver() context.Context {
+func (o *Holding) untilOver() context.Context {
 	if o.ended == nil {
 		o.ended, o.stop = context.WithCancel(context.Background())
 		if o.closed {
@@ -168,7 +168,7 @@ func (o *Ownership) untilOver() context.Context {
 }
 
 // memberHolds returns a copy of the members' holds, for callers that do not hold mu.
-func (o *Ownership) memberHolds() []*engine.Hold {
+func (o *Holding) memberHolds() []*engine.Hold {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.holds)
@@ -176,7 +176,7 @@ func (o *Ownership) memberHolds() []*engine.Hold {
 
 // enoughAre reports whether match is true for as many members as needed. mu is held, and match may
 // take the mutex of the hold.
-func (o *Ownership) enoughAre(match func(*engine.Hold) bool) bool {
+func (o *Holding) enoughAre(match func(*engine.Hold) bool) bool {
 	n := 0
 	for _, member := range o.holds {
 		if match(member) {
@@ -187,7 +187,7 @@ func (o *Ownership) enoughAre(match func(*engine.Hold) bool) bool {
 }
 
 // enough reports whether enough members were acquired and are still valid.
-func (o *Ownership) enough() bool {
+func (o *Holding) enough() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.enoughAre(isValid)
@@ -202,11 +202,11 @@ func isValid(member *engine.Hold) bool {
 
 // MemberEnded implements [engine.Group]. The joint hold is lost as soon as too few members are
 // live. A member's hold may end by a loss, because the user released it, or because its client
-// closed. A red lock with enough members left retakes a lost one.
+// closed. A redlock with enough members left retakes a lost one.
 //
 // Before there is a joint hold, the end is noted for Join. A loss before add is noted for add.
 // Holds that add has refused are ignored. No mutex is held.
-func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
+func (o *Holding) MemberEnded(member *engine.Hold, cause error) {
 	o.mu.Lock()
 	// The client that ends its holds ends the joint hold too, with ErrClosed.
 	closing := errors.Is(cause, engine.ErrClosed) && member.Resource().Core == o.core()
@@ -239,7 +239,7 @@ func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 
 // MemberWanted implements [engine.Group]: somebody waits for the joint hold, because it waits for a
 // member.
-func (o *Ownership) MemberWanted(*engine.Hold) {
+func (o *Holding) MemberWanted(*engine.Hold) {
 	o.mu.Lock()
 	o.wanted = true
 	h := o.h
@@ -251,10 +251,10 @@ func (o *Ownership) MemberWanted(*engine.Hold) {
 
 // UserOf implements [engine.Group]: the user's hold is the joint one, and each member reports its
 // own losses.
-func (o *Ownership) UserOf(*engine.Hold) (user *engine.Hold, isAnother bool) { return nil, false }
+func (o *Holding) UserOf(*engine.Hold) (user *engine.Hold, isAnother bool) { return nil, false }
 
 // Listen implements [engine.Holding]: all members listen, late ones too.
-func (o *Ownership) Listen(h *engine.Hold) {
+func (o *Holding) Listen(h *engine.Hold) {
 	o.mu.Lock()
 	o.listens = true
 	wanted := o.wanted
@@ -271,7 +271,7 @@ func (o *Ownership) Listen(h *engine.Hold) {
 
 // Join implements [engine.Holding]. h is the user's hold. Members may have ended before h existed,
 // when MemberEnded could not do anything.
-func (o *Ownership) Join(h *engine.Hold) {
+func (o *Holding) Join(h *engine.Hold) {
 	o.mu.Lock()
 	o.h = h
 	o.since = time.Now()
@@ -294,7 +294,7 @@ func (o *Ownership) Join(h *engine.Hold) {
 // ValidUntil implements [engine.Holding]. It returns the instant at which too few members are left,
 // unless a server answers before. Once too few are live, an ended member counts with the end of its
 // last validity.
-func (o *Ownership) ValidUntil(*engine.Hold) time.Time {
+func (o *Holding) ValidUntil(*engine.Hold) time.Time {
 	var ends, ended []time.Time
 	for _, member := range o.memberHolds() {
 		if member.IsLive() {
@@ -312,7 +312,7 @@ func (o *Ownership) ValidUntil(*engine.Hold) time.Time {
 
 // Member implements [engine.Holding]. It returns the hold of the member r, live or not, or nil if
 // there is none.
-func (o *Ownership) Member(r *engine.Resource) *engine.Hold {
+func (o *Holding) Member(r *engine.Resource) *engine.Hold {
 	for _, member := range o.memberHolds() {
 		if r.Is(member.Resource()) {
 			return member
@@ -322,11 +322,11 @@ func (o *Ownership) Member(r *engine.Resource) *engine.Hold {
 }
 
 // Forget implements [engine.Holding]. It leaves the members to their leases.
-func (o *Ownership) Forget(*engine.Hold) { o.DetachMembers() }
+func (o *Holding) Forget(*engine.Hold) { o.DetachMembers() }
 
 // Release implements [engine.Holding]. It releases all members, by one command if possible. It
 // blocks for their answers, for the budget at most. Silent members are released in the background.
-func (o *Ownership) Release(ctx context.Context, h *engine.Hold) (handedOff bool, err error) {
+func (o *Holding) Release(ctx context.Context, h *engine.Hold) (handedOff bool, err error) {
 	done := false
 	lost := false
 	if o.whole {
@@ -346,14 +346,14 @@ func (o *Ownership) Release(ctx context.Context, h *engine.Hold) (handedOff bool
 
 // Abandon implements [engine.Holding]. The joint hold was lost, and its user has called Release.
 // The remaining members must be released, too.
-func (o *Ownership) Abandon(ctx context.Context) {
+func (o *Holding) Abandon(ctx context.Context) {
 	o.giveBack(context.WithoutCancel(ctx))
 }
 
 // giveBack releases all members. It blocks for their answers until ctx is done, and for the budget
-// at most. For members whose attempts are still under way, it blocks as [Ownership.awaitAsked]
+// at most. For members whose attempts are still under way, it blocks as [Holding.awaitAsked]
 // says.
-func (o *Ownership) giveBack(ctx context.Context) votes {
+func (o *Holding) giveBack(ctx context.Context) votes {
 	released := o.releaseMembers(ctx).count(ctx, o.budget)
 	o.awaitAsked(ctx)
 	return released
@@ -362,7 +362,7 @@ func (o *Ownership) giveBack(ctx context.Context) votes {
 // releaseMembers starts to release all members at the same time, even if ctx is done. It does not
 // block. The caller decides how long it waits for the answers. The other releases go on in the
 // background.
-func (o *Ownership) releaseMembers(ctx context.Context) *fanOut {
+func (o *Holding) releaseMembers(ctx context.Context) *fanOut {
 	holds := o.close()
 	return newFanOut(o.core(), len(holds), func(i int) error {
 		return describe(holds[i], "release", holds[i].Release(ctx))
@@ -378,12 +378,12 @@ func describe(member *engine.Hold, operation string, err error) error {
 }
 
 // Check implements [engine.Holding].
-func (o *Ownership) Check(ctx context.Context, _ *engine.Hold) error {
+func (o *Holding) Check(ctx context.Context, _ *engine.Hold) error {
 	return o.callMembers(ctx, func(ctx context.Context, member *engine.Hold) error { return member.Check(ctx) })
 }
 
 // Extend implements [engine.Holding].
-func (o *Ownership) Extend(ctx context.Context, _ *engine.Hold, d time.Duration) error {
+func (o *Holding) Extend(ctx context.Context, _ *engine.Hold, d time.Duration) error {
 	return o.callMembers(ctx, func(ctx context.Context, member *engine.Hold) error { return member.Extend(ctx, d, nil) })
 }
 
@@ -391,7 +391,7 @@ func (o *Ownership) Extend(ctx context.Context, _ *engine.Hold, d time.Duration)
 // most. If too few members are left, it ends the joint hold and emits the event before it returns.
 // It does so at once, because a silent member's answer could not change that. If too few have
 // answered in time, the calls of the others end, and their errors say why there was no answer.
-func (o *Ownership) callMembers(ctx context.Context, f func(context.Context, *engine.Hold) error) error {
+func (o *Holding) callMembers(ctx context.Context, f func(context.Context, *engine.Hold) error) error {
 	askCtx, stop := context.WithCancel(ctx)
 	defer stop()
 	o.mu.Lock()
@@ -459,7 +459,7 @@ func overBudget(err error) error {
 // the members' limits have ended them. A member that the user has released, or whose client was
 // closed, is named only in the loss's text, because the joint hold itself was neither released nor
 // closed.
-func (o *Ownership) loss() engine.Loss {
+func (o *Holding) loss() engine.Loss {
 	loss := engine.Loss{Reason: engine.LossMembers}
 	left := 0
 	unlimited := 0
