@@ -289,7 +289,7 @@ func (r *Resource) waitOn(ctx context.Context, w *Waiter) (res Result, err error
 			queue.Leave(w, res)
 		}
 	}()
-	r.beginWait(ctx, in, w)
+	r.beginWait(ctx, queue, w)
 	if w.hasLeft {
 		return Result{}, ErrObserverSlow
 	}
