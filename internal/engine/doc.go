@@ -57,6 +57,7 @@
 //	holders.go     the holders that waiters wait for, so that errors can name their clients
 //	ownership.go   id and count on the server; release and renewal
 //	loss.go        how the holds of an ownership end when it is lost
+//	keeper.go      what the watchdog tells of a renewal
 //	lease.go       for how long the leases of holds must last
 //	wire.go        the order of the commands about one ownership
 //	nest.go        acquisitions under a hold that the context carries

@@ -63,7 +63,7 @@ var Catalogue = []Defect{
 	{
 		Name: "a loss that a renewal finds is not reported", Promise: "C10",
 		Edits: []Edit{{
-			"internal/engine/ownership.go",
+			"internal/engine/keeper.go",
 			"	if refused {\n		o.loseInBackground(o.unknownLoss())\n",
 			"	if refused {\n",
 		}},
