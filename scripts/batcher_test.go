@@ -845,7 +845,8 @@ func TestRoomForMoreConnections(t *testing.T) {
 	} {
 		b := &batcher{
 			r: &Runner{timeout: time.Second}, maxDirect: maxDirect, maxOthers: maxDirect,
-			direct: tt.direct, lateBatches: tt.late, inline: inlineStats{unanswered: tt.quiet, dials: tt.dials, until: now.Add(1)},
+			direct: tt.direct, lateBatches: tt.late,
+			inline: inlineStats{unanswered: tt.quiet, dials: tt.dials, until: now.Add(1)},
 		}
 		require.Equal(t, tt.room, b.hasRoom(now), "%+v", tt)
 		require.Equal(t, tt.soon, b.mayPass(now, now), "%+v", tt)

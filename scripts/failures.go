@@ -67,8 +67,8 @@ func (f *failures) nextEnded() *pending {
 // errAwaitSlow says that no further attempt is made, and that a slow one may still be answered.
 var errAwaitSlow = errors.New("scripts: only slow attempts are left")
 
-// afterFailure decides what follows when an attempt at c failed with err. It notes err in failed. If
-// it returns nil, it has paused if it had to, and the caller makes another attempt now. If it
+// afterFailure decides what follows when an attempt at c failed with err. It notes err in failed.
+// If it returns nil, it has paused if it had to, and the caller makes another attempt now. If it
 // returns errAwaitSlow, the caller waits for a slow attempt. Otherwise the call has failed, and
 // afterFailure returns its [*failure.Error]. probe belongs to the server that was asked, if it is
 // known.

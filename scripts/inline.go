@@ -106,8 +106,8 @@ func (h *inlineStats) beginPause(now time.Time) {
 	h.dials = 0
 }
 
-// maySendInline reports whether a caller may send a command by itself now, and counts it in direct if
-// so. The caller then calls sendInline.
+// maySendInline reports whether a caller may send a command by itself now, and counts it in direct
+// if so. The caller then calls sendInline.
 func (b *batcher) maySendInline(ctx context.Context, s *Script, now time.Time) bool {
 	isShort := b.r.timeout <= 2*inlineTimeout // the command timeout leaves no time for another goroutine's attempt
 	if s.slow || isShort {

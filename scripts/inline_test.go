@@ -81,7 +81,8 @@ func (s *senders) do(t *testing.T, ctx context.Context, r *Runner, inline, elsew
 	beforeInline, beforeElsewhere := s.inline.Load(), s.elsewhere.Load()
 	reply, err := r.Do(ctx, check, []any{"k"}, "x")
 	require.NoError(t, err)
-	require.Equal(t, []int32{inline, elsewhere}, []int32{s.inline.Load() - beforeInline, s.elsewhere.Load() - beforeElsewhere})
+	require.Equal(t, []int32{inline, elsewhere},
+		[]int32{s.inline.Load() - beforeInline, s.elsewhere.Load() - beforeElsewhere})
 	return reply
 }
 
@@ -480,7 +481,8 @@ func TestContextEndsWhileItsCallerSends(t *testing.T) {
 		sent    int
 	}{
 		"answered": {
-			func(_ *testing.T, p *redistest.Proxy, _ *redis.Client) { p.Delay(inlineTimeout / 3) }, inlineTimeout / 3, true, 0, 1,
+			func(_ *testing.T, p *redistest.Proxy, _ *redis.Client) { p.Delay(inlineTimeout / 3) },
+			inlineTimeout / 3, true, 0, 1,
 		},
 		"unknown script": {func(t *testing.T, p *redistest.Proxy, rdb *redis.Client) {
 			require.NoError(t, rdb.ScriptFlush(t.Context()).Err())

@@ -107,8 +107,8 @@ const (
 // answer.
 func waitLimit(c *cli.Command) time.Duration { return max(c.Duration("wait"), 0) + waitGrace }
 
-// answerLimit returns how long the command waits for the first answer. A silent Redis must not make a
-// wait longer.
+// answerLimit returns how long the command waits for the first answer. A silent Redis must not make
+// a wait longer.
 func answerLimit(c *cli.Command) time.Duration {
 	if c.IsSet("wait") {
 		return min(c.Duration("timeout"), waitLimit(c))

@@ -170,9 +170,9 @@ func (r *Resource) initRequest(q *Request, terms *Terms) {
 // and the place of a tenure's request in its queue (errQueued). began is when the call began:
 // see RollbackLimit.
 //
-// Acquire and AcquireTenure call it, and so do joint locks for their members and nested acquisitions
-// that the server counts. It blocks as long as q may wait, and then for the first attempt of a
-// rollback.
+// Acquire and AcquireTenure call it, and so do joint locks for their members and nested
+// acquisitions that the server counts. It blocks as long as q may wait, and then for the first
+// attempt of a rollback.
 func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.Time) (*Hold, error) {
 	for {
 		hold, err := r.acquireOnce(ctx, q, began)

@@ -21,8 +21,8 @@ import (
 // if o has another number of holds: one has been counted and has not joined yet, or was detached
 // and must last. Then the lease must stay as it is.
 //
-// HoldDriver.Release calls it, with the wire lock held, so that no count is added meanwhile. It must
-// call NoteChangeDoubt if the outcome is unknown: see promise.
+// HoldDriver.Release calls it, with the wire lock held, so that no count is added meanwhile. It
+// must call NoteChangeDoubt if the outcome is unknown: see promise.
 func (o *Ownership) LeaseFor(left int) (need time.Duration, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -170,8 +170,8 @@ func ReleaseTogether(
 }
 
 // settleReleases does for each hold what follows the answer to its release, which was sent at sent:
-// held says of each whether the server knew it, unless there was an error. It reports whether one of
-// the holds was lost.
+// held says of each whether the server knew it, unless there was an error. It reports whether one
+// of the holds was lost.
 func settleReleases(
 	ctx context.Context, holds []*Hold, held []bool, answer Released, sent time.Time, err error,
 ) (lost bool) {

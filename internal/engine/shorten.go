@@ -85,9 +85,9 @@ func (o *Ownership) promised() time.Duration {
 	return max(time.Duration(until-now), o.renewed().ttl, o.min.remaining(now))
 }
 
-// beginExtend notes that a command is about to be sent that extends the lease, and is repeated if it
-// is not answered. It waits while the lease is being shortened, or until ctx ends. The caller calls
-// extended when the command has ended.
+// beginExtend notes that a command is about to be sent that extends the lease, and is repeated if
+// it is not answered. It waits while the lease is being shortened, or until ctx ends. The caller
+// calls endExtend when the command has ended.
 func (o *Ownership) beginExtend(ctx context.Context, ttl time.Duration) {
 	o.mu.Lock()
 	o.lateTTL = max(o.lateTTL, ttl)

@@ -11,8 +11,8 @@ import (
 // What package turns needs of the engine.
 //
 // With Terms.Cohort or Terms.Linger the users of a client take turns on one hold, without commands
-// in between. The hold, the tenure hold, is an ordinary one, which the client acquires by an ordinary
-// request. Three things are special:
+// in between. The hold, the tenure hold, is an ordinary one, which the client acquires by an
+// ordinary request. Three things are special:
 //
 //   - It is silent: the holds of the users emit the events ([Group].UserOf).
 //   - Its request only joins its queue, when it is refused. A goroutine waits for it later

@@ -82,7 +82,8 @@ var alreadyWanted = func() chan struct{} {
 	return c
 }()
 
-// NotifyWanted notes that somebody waits for the resource of h. It does not block. No mutex is held.
+// NotifyWanted notes that somebody waits for the resource of h. It does not block. No mutex is
+// held.
 func (h *Hold) NotifyWanted() {
 	h.mu.Lock()
 	switch {

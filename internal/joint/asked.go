@@ -79,8 +79,8 @@ func endOf(waitCtx context.Context) error {
 }
 
 // askAll begins to acquire all members for q, and adds their holds to o. The attempts end with
-// waitCtx, until o.asked.outlive is called, and after the command timeout at the latest. It does not
-// block: each member has a goroutine, which ends with the member's call.
+// waitCtx, until o.asked.outlive is called, and after the command timeout at the latest. It does
+// not block: each member has a goroutine, which ends with the member's call.
 func (r *red) askAll(ctx, waitCtx context.Context, q *engine.Request, o *Holding) *fanOut {
 	c := r.Resource.Core
 	n := len(r.Members)

@@ -187,9 +187,9 @@ func (o *fanOut) countMissing(ctx context.Context) {
 	o.failed = append(o.failed, slices.Repeat([]error{missing}, o.open)...)
 }
 
-// ForAllMembers runs f for all members at the same time, in goroutines that Close waits for. It blocks
-// until all have returned, until ctx is done, and for the budget at most. Calls of f that have not
-// returned by then go on in the background.
+// ForAllMembers runs f for all members at the same time, in goroutines that Close waits for. It
+// blocks until all have returned, until ctx is done, and for the budget at most. Calls of f that
+// have not returned by then go on in the background.
 //
 // At least Need calls must succeed. ForAllMembers fails with ErrNotHeld if so many members refused
 // (ErrNotHeld, ErrNotAcquired) that too few can succeed. It fails with ErrLost if too few can
@@ -199,8 +199,8 @@ func (l *Lock) ForAllMembers(ctx context.Context, terms *engine.Terms, f func(i 
 	return l.forMembers(ctx, terms, f, func(*fanOut) bool { return false })
 }
 
-// ForEnoughMembers is like ForAllMembers, but also returns as soon as Need calls of f have succeeded. It is for
-// questions that change nothing in the members.
+// ForEnoughMembers is like ForAllMembers, but also returns as soon as Need calls of f have
+// succeeded. It is for questions that change nothing in the members.
 func (l *Lock) ForEnoughMembers(ctx context.Context, terms *engine.Terms, f func(i int) error) error {
 	return l.forMembers(ctx, terms, f, func(v *fanOut) bool { return v.yes >= l.Need })
 }

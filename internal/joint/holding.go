@@ -70,8 +70,8 @@ func (o *Holding) ReplaceMember(ctx context.Context, m *engine.Resource, q *engi
 	return err
 }
 
-// NewAdoptedHold returns the user's hold of o. If it cannot be made, or if too few members are still
-// valid, the members are left to their leases.
+// NewAdoptedHold returns the user's hold of o. If it cannot be made, or if too few members are
+// still valid, the members are left to their leases.
 func (o *Holding) NewAdoptedHold(ctx context.Context, q *engine.Request) (hold *engine.Hold, err error) {
 	err = errMembersLost
 	if o.enough() {
@@ -387,10 +387,10 @@ func (o *Holding) Extend(ctx context.Context, _ *engine.Hold, d time.Duration) e
 	return o.callMembers(ctx, func(ctx context.Context, member *engine.Hold) error { return member.Extend(ctx, d, nil) })
 }
 
-// callMembers runs f, a Check or an Extend, for all members, and blocks for the answers, for the budget at
-// most. If too few members are left, it ends the joint hold and emits the event before it returns.
-// It does so at once, because a silent member's answer could not change that. If too few have
-// answered in time, the calls of the others end, and their errors say why there was no answer.
+// callMembers runs f, a Check or an Extend, for all members, and blocks for the answers, for the
+// budget at most. If too few members are left, it ends the joint hold and emits the event before it
+// returns. It does so at once, because a silent member's answer could not change that. If too few
+// have answered in time, the calls of the others end, and their errors say why there was no answer.
 func (o *Holding) callMembers(ctx context.Context, f func(context.Context, *engine.Hold) error) error {
 	askCtx, stop := context.WithCancel(ctx)
 	defer stop()

@@ -9,10 +9,10 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// How clients ask for locks that linger (primitives.WithLinger). A waiter that was refused by a holder that
-// may linger publishes "ask\n<raw name>\n<id>" on the channel of the holder's client, which
-// takeovers use as well. The holder's client gives the lock up, or frees it with its next release.
-// An ask proves nothing, so a forged one only costs a release.
+// How clients ask for locks that linger (primitives.WithLinger). A waiter that was refused by a
+// holder that may linger publishes "ask\n<raw name>\n<id>" on the channel of the holder's client,
+// which takeovers use as well. The holder's client gives the lock up, or frees it with its next
+// release. An ask proves nothing, so a forged one only costs a release.
 //
 // The client listens before a lock may linger, and until it is idle. If the subscription is
 // refused, no lock lingers.

@@ -1,7 +1,7 @@
 // Package turns lets the users of one client take turns on one hold: cohorts
 // ([engine.Terms].Cohort), and locks that linger ([engine.Terms].Linger). It is a layer above
-// package engine, which acquires and releases the tenure hold like any other hold, and does not know
-// what the users do in between.
+// package engine, which acquires and releases the tenure hold like any other hold, and does not
+// know what the users do in between.
 //
 //	Acquire by a -> command      the server: id 7 holds    a tenure begins, and a has its first turn
 //	Release by a -> nothing      the server: id 7 holds    b waits, and has the next turn
@@ -53,12 +53,12 @@
 // # The next tenure
 //
 // The request for the next tenure belongs to the entry, not to a waiter. It joins the engine's
-// queue before the tenure hold is released. So the client has its place among the other clients, and
-// the release leaves the lock to them first. Within a cohort the request joins as soon as a user
-// waits. With a linger time alone, which others cannot foresee, it joins when a tenure ends, or
-// when a user has waited for 100 ms. It leaves when no user waits; within a cohort it stays until
-// the turn ends. While two users of a cohort wait, a second request waits behind the first, so
-// that the client keeps its place when the first is granted.
+// queue before the tenure hold is released. So the client has its place among the other clients,
+// and the release leaves the lock to them first. Within a cohort the request joins as soon as a
+// user waits. With a linger time alone, which others cannot foresee, it joins when a tenure ends,
+// or when a user has waited for 100 ms. It leaves when no user waits; within a cohort it stays
+// until the turn ends. While two users of a cohort wait, a second request waits behind the first,
+// so that the client keeps its place when the first is granted.
 //
 // # Losses
 //

@@ -117,8 +117,8 @@ func (w *turn) begin(ctx context.Context, q *engine.Request) (*engine.Hold, erro
 	return hold, err
 }
 
-// end ends the turn, and returns what the caller must do: release the tenure hold, or nothing. mu is
-// held.
+// end ends the turn, and returns what the caller must do: release the tenure hold, or nothing. mu
+// is held.
 func (w *turn) end(canLinger bool) turnEnd {
 	e := w.entry
 	tn := w.tenure
