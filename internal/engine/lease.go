@@ -127,6 +127,10 @@ func (o *Ownership) promise(ctx context.Context, h *Hold, d time.Duration) error
 	if !o.wire.changeInDoubt {
 		return nil
 	}
-	_, err := o.r.Holds.Release(ctx, o, o.addCount(0), Next{})
+	left := o.addCount(0)
+	if left == 0 {
+		return nil // the release of h has begun, and frees the lock
+	}
+	_, err := o.r.Holds.Release(ctx, o, left, Next{})
 	return err
 }

@@ -535,8 +535,16 @@ func (o *Ownership) outlivesLease() bool {
 const rememberedReserve = time.Hour
 
 // IsRemembered reports whether the server certainly remembers the permits of an acquisition without
-// a lease. If so, the driver may have the server release only what it remembers.
-func (o *Ownership) IsRemembered() bool { return time.Now().Before(o.EndsAt()) }
+// a lease. If so, the driver may have the server release only what it remembers. The answer is that
+// of the release's first attempt: its repetitions must not release once more when the time is over.
+// The server remembers for longer than they take (rememberedReserve). The wire lock is held.
+func (o *Ownership) IsRemembered() bool {
+	if !o.wire.askedMemory {
+		o.wire.askedMemory = true
+		o.wire.isRemembered = time.Now().Before(o.EndsAt())
+	}
+	return o.wire.isRemembered
+}
 
 // Abandon implements [Holding]: it deletes the key of a lost hold, in case a late renewal extended
 // it.

@@ -80,9 +80,13 @@ local function add_hold(reader, n, lease_ms)
   end
 end
 
--- extend_hold makes sure that a reader's n-th hold lasts for the whole lease.
+-- extend_hold makes sure that a reader's n-th hold lasts for the whole lease. It may have ended
+-- before another hold of the reader.
 local function extend_hold(reader, n, lease_ms)
-  extend(hold_key(prefix, reader, n), lease_ms)
+  local key = hold_key(prefix, reader, n)
+  if redis.call('pttl', key) < tonumber(lease_ms) then
+    redis.call('set', key, '1', 'px', lease_ms)
+  end
   extend(lock_hash, lease_ms)
 end
 

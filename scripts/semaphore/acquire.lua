@@ -27,6 +27,7 @@ if acquired_in or not enough then
   require_primary(channel)
 end
 if acquired_in then
+  redis.call('pexpire', memory_key, memory_ttl_ms) -- the client counts the day from this answer
   return {1, left or 0, tonumber(acquired_in)}
 end
 if not left then
