@@ -729,7 +729,7 @@ var Catalogue = []Defect{
 		Edits: []Edit{{
 			"internal/engine/acquire.go",
 			"	hold, err = r.NewHold(ctx, q, res) // with",
-			"	hold, err = r.NewHold(trying, q, res) // with",
+			"	hold, err = r.NewHold(attemptCtx, q, res) // with",
 		}},
 	},
 }
