@@ -302,13 +302,24 @@ func TestCheckAndExtendReportHowTheHoldEnded(t *testing.T) {
 	}
 }
 
+// The first attempt of a release says whether the server remembers the permits. A repetition that
+// said something else would release them twice.
+func TestReleaseAsksOnceWhetherItsPermitsAreRemembered(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		hold := Acquire(t, t.Context(), s.Client(t, "a").Semaphore("x"))
+		assert.True(t, hold.Ownership().IsRemembered())
+		Sleep(23 * time.Hour)
+		assert.True(t, hold.Ownership().IsRemembered())
+		Release(t, hold)
+	})
+}
+
 func TestHoldWithoutALeaseCannotBeCheckedOrLost(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		hold := Acquire(t, t.Context(), s.Client(t, "a").Semaphore("x"))
 		require.ErrorIs(t, hold.Check(t.Context()), engine.ErrUnsupported)
 		require.ErrorIs(t, hold.Extend(t.Context(), time.Second, nil), engine.ErrUnsupported)
 		assert.Zero(t, hold.ValidUntil())
-		assert.True(t, hold.Ownership().IsRemembered())
 		Sleep(23 * time.Hour)
 		assert.False(t, hold.Ownership().IsRemembered(), "an hour in reserve")
 		assert.NoError(t, Carry(hold).Err())
