@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -182,6 +183,26 @@ func TestShortenAndExtendExcludeEachOther(t *testing.T) {
 			Sleep(2 * time.Second)
 			require.Len(t, got.ttls, 2)
 			Release(t, hold)
+		})
+	}
+}
+
+// The last release of an ownership begins while Extend waits to repeat a change of the count whose
+// outcome is unknown. The release frees the lock, and hears that it did.
+func TestExtendBesideTheLastReleaseFreesNothing(t *testing.T) {
+	for i := range 100 { // whoever comes first
+		RunBubble(t, fmt.Sprint(i), func(t *testing.T, s *Server) {
+			r := s.Client(t, "a").Reader("x")
+			outer := Acquire(t, t.Context(), r)
+			inner := Acquire(t, Carry(outer), r)
+			s.Script("count", Fault{Mute: true}, Fault{Delay: time.Second})
+			require.Error(t, inner.Release(t.Context())) // it is repeated, and holds the wire lock for a second
+			Sleep(100 * ms)
+			extended := make(chan error)
+			go func() { extended <- outer.Extend(t.Context(), time.Minute, nil) }()
+			Sleep(100 * ms)
+			require.NoError(t, outer.Release(t.Context()))
+			<-extended
 		})
 	}
 }
