@@ -65,7 +65,7 @@ func (m toMasters) pipes(node *redis.Client) *pipelines {
 // keyOf returns the first key of a script, or of a plain command.
 func keyOf(cmd redis.Cmder) string {
 	args := cmd.Args()
-	at := 1
+	at := int(keyPosition(args))
 	if cmd.Name() == "evalsha" || cmd.Name() == "eval" {
 		at = 3
 	}

@@ -500,6 +500,24 @@ func TestClientsThatMayReadFromReplicas(t *testing.T) {
 	}
 }
 
+// The node that has a sharded channel is asked for its listeners, because the others know of none.
+func TestListenersAreCountedByTheNodeOfTheirChannel(t *testing.T) {
+	t.Parallel()
+	e := newClusterEnv(t, redistest.Cluster(t))
+	e.r.PublishSharded()
+	listener := e.servers.ClusterClient(t)
+	for _, key := range keyPerNode(t, e.servers) {
+		channel := "c:{" + key + "}"
+		sub := listener.SSubscribe(t.Context(), channel)
+		_, err := sub.Receive(t.Context())
+		require.NoError(t, err)
+		values, err := e.r.Reads(t.Context(), e.r.CountListeners(channel))
+		require.NoError(t, err)
+		require.Equal(t, []any{[]any{channel, int64(1)}}, values)
+		require.NoError(t, sub.Close())
+	}
+}
+
 // A node of a cluster does not answer. Close waits for the attempts until their calls end, not
 // until go-redis gives up.
 func TestCloseWithASilentNode(t *testing.T) {
