@@ -334,3 +334,27 @@ func TestOnceNoticesThatItsNodeIsReplaced(t *testing.T) {
 		r.Close()
 	})
 }
+
+// The caller of a patient attempt gives up while the node does not answer. The attempt goes on, and
+// the slot map is no longer read for it.
+func TestAbandonedPatientAttemptDoesNotReadTheSlotMap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, p, r := newClusterOfOne(t)
+		r.patient.connections = defaultConnections
+		require.NoError(t, errOf(r.Once(t.Context(), counted, []any{"k"}, "warm")))
+		free := p.HoldReplies(evals)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*slowAnswer)
+		defer cancel()
+		before := c.readings.Load()
+		_, err := r.once(ctx, Patience{Until: time.Now().Add(time.Hour)}, counted, []any{"k"}, []any{"x"})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Greater(t, c.readings.Load(), before+1, "until then the slot map is read")
+		time.Sleep(2 * r.slots.readTimeout())
+		before = c.readings.Load()
+		time.Sleep(time.Minute)
+		require.Equal(t, before, c.readings.Load())
+		require.Equal(t, 1, p.Held(), "the attempt goes on")
+		free()
+		r.Close()
+	})
+}
