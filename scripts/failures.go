@@ -124,6 +124,10 @@ func dialedNothing(err, before error) bool {
 	return ok && dial == earlier && dial.Op == "dial"
 }
 
+// minRefusalDelay is the shortest delay after a temporary refusal, before jitter. The client may be
+// configured without delays, and only the end of the call limits these attempts.
+const minRefusalDelay = 10 * time.Millisecond
+
 // pause waits before another attempt, after one that failed with err, and reports whether it may
 // still be made. The delay doubles with each attempt, with jitter, so that clients do not retry in
 // step. If the slot map is being read, pause waits briefly for the result: a retry on the old node
@@ -139,6 +143,9 @@ func (r *Runner) pause(ctx context.Context, end *deadline, attempt int, err erro
 		longest = min(longest, maxFormerDelay)
 	}
 	delay := min(r.minDelay<<min(attempt, 20), longest)
+	if repliedWith(err, temporaryRefusals...) { // such attempts are not counted
+		delay = max(delay, minRefusalDelay)
+	}
 	if delay > 0 {
 		delay = delay/2 + rand.N(delay) //nolint:gosec // jitter
 	}

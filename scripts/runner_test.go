@@ -452,6 +452,8 @@ func TestPausesBetweenAttempts(t *testing.T) {
 		}
 		r.minDelay = 0
 		require.Zero(t, pause(3, nil))
+		refused := pauseAfter(3, reply("LOADING Redis is loading the dataset in memory"), nil)
+		require.GreaterOrEqual(t, refused, 5*time.Millisecond, "the attempts after a refusal are not counted")
 		require.Equal(t, maxRerouting, pause(0, &reading{done: make(chan struct{})}))
 		soon := &reading{done: make(chan struct{})}
 		time.AfterFunc(time.Millisecond, func() { close(soon.done) })
