@@ -785,6 +785,28 @@ func TestErrorThatAnswersASlowAttemptIsAnAnswer(t *testing.T) {
 	})
 }
 
+// The last attempt of a call has failed, and an earlier one is answered after that, even with an
+// error. The server is not silent.
+func TestAnswerToASlowAttemptEndsTheSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRunner(redistest.Embedded(t).Proxy(t).Client(t), 0)
+		defer r.Close()
+		c := newCall(counted, []any{"k"}, []any{"request"})
+		c.end, c.ctx = r.ends.after(t.Context(), r.timeout, &c.memory.joined)
+		r.bound(&c)
+		for _, tt := range []struct {
+			err    error
+			silent bool
+		}{{nil, false}, {reply("WRONGTYPE a set"), false}, {io.EOF, true}} {
+			r.noteAnswered(io.EOF)
+			slow := &pending{call: c.copy(), done: make(chan *pending, maxAttempts), err: tt.err}
+			slow.tell()
+			_, _ = r.awaitSlow(t.Context(), c, r.batch, &failures{slow: []*pending{slow}}, io.EOF)
+			require.Equal(t, !tt.silent, r.Answering(), "%v", tt.err)
+		}
+	})
+}
+
 // A batch without any answer makes the server quiet, and callers send nothing by themselves. One
 // answer among many failures, even an error, is enough to end that.
 func TestBatchFindsOutWhetherTheServerAnswers(t *testing.T) {

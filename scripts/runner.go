@@ -255,6 +255,9 @@ func (r *Runner) awaitSlow(ctx context.Context, c call, b *batcher, failed *fail
 		select {
 		case slow := <-failed.slow[0].done:
 			failed.removeSlow(slow)
+			if wasAnswered(slow.err) {
+				r.noteAnswered(slow.err)
+			}
 			if slow.err == nil {
 				failed.dropSlow()
 				slow.reply.Doubt = failed.doubt
