@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -227,3 +228,43 @@ func TestRunReplicatedOnCluster(t *testing.T) {
 }
 
 func auto(o *redis.ClusterOptions) { o.MaintNotificationsConfig = autoNotifications() }
+
+// A copy of an acquisition finds that a sibling with the same id has a longer lease. It writes
+// nevertheless: WAIT would not wait for the acquisition after a script without a write.
+func TestCopyOfAnAcquisitionWritesBesideALongerLease(t *testing.T) {
+	server := redistest.Fresh(t)
+	w := newEnv(t, server)
+	rdb := server.Client(t)
+	writes := func() string {
+		info := rdb.InfoMap(t.Context(), "persistence").Val()
+		return info["Persistence"]["rdb_changes_since_last_save"]
+	}
+	const lease, longer = 20_000, 60_000
+	for script, args := range map[string]struct{ keys, flags []any }{
+		"lock/acquire_shared":  {[]any{"unused"}, []any{0, 0}},
+		"fairlock/acquire":     {[]any{"queue", "deadlines", "waiters", "clients"}, []any{1, 0, 0, 1000, "c", "i", 0}},
+		"rwlock/read_acquire":  {[]any{"turns"}, []any{1, 0, 0, "client", 0}},
+		"rwlock/write_acquire": {[]any{"turns"}, []any{1, 0, 0, 0, "client", 0}},
+	} {
+		t.Run(script, func(t *testing.T) {
+			require.NoError(t, rdb.FlushDB(t.Context()).Err())
+			acquire := func(memory string, ttl int) {
+				keys := []any{"{k}lock", "channel", memory}
+				if strings.HasPrefix(script, "rwlock/") {
+					keys = append(keys, "claim")
+				}
+				keys = append(append(keys, "shared"), args.keys...)
+				arguments := append([]any{"owner", ttl, Publish}, args.flags...)
+				reply, err := w.r.Do(t.Context(), Load(script), keys, arguments...)
+				require.NoError(t, err)
+				require.Equal(t, int64(0), reply.Value)
+			}
+			acquire("memory", lease)
+			acquire("memory of the sibling", longer)
+			before := writes()
+			acquire("memory", lease)
+			require.NotEqual(t, before, writes())
+			require.Greater(t, rdb.PTTL(t.Context(), "{k}lock").Val(), lease*time.Millisecond, "no lease is shortened")
+		})
+	}
+}

@@ -89,7 +89,7 @@ if may_acquire then
     end
     if has_count then -- a copy of this request, or the lock was granted in the queue
       require_primary(lock.memory)
-      extend(lock.hash, ttl_ms)
+      renew(lock.hash, ttl_ms)
       if is_shared then
         extend(lock.shared_counts, ttl_ms)
       end

@@ -47,6 +47,7 @@ if token_key and held then
 end
 if held and has_shared_count(shared_counts, owner, memory_key) then -- a copy of this request
   require_primary(memory_key)
+  renew(lock_hash, ttl_ms)
   extend(shared_counts, ttl_ms)
 else
   if held and refuse_second then
@@ -65,6 +66,6 @@ else
   end
   add_shared_count(shared_counts, owner, memory_key, not held, ttl_ms)
   redis.call('hincrby', lock_hash, owner, 1)
+  extend(lock_hash, ttl_ms)
 end
-extend(lock_hash, ttl_ms)
 return token

@@ -135,6 +135,7 @@ end
 if alive and (not is_shared or has_shared_count(shared_counts, owner, memory_key)) then
   require_primary(lock_hash)
   extend_hold(owner, count, ttl_ms) -- a copy of this request
+  renew(lock_hash, ttl_ms)
   if is_shared then
     extend(shared_counts, ttl_ms)
   end

@@ -55,7 +55,7 @@ end
 local held = redis.call('hexists', lock_hash, field) == 1
 if held and (not is_shared or has_shared_count(shared_counts, field, memory_key)) then
   require_primary(lock_hash)
-  extend(lock_hash, ttl_ms) -- a copy of this request
+  renew(lock_hash, ttl_ms) -- a copy of this request
   if is_shared then
     extend(shared_counts, ttl_ms)
   end
