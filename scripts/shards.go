@@ -28,10 +28,13 @@ type shards struct {
 
 // Server returns a value that stands for the server that has a key now, or nil if the server is not
 // known. A server that takes its place, for example after a failover by Sentinel, has another
-// value. Server sends nothing.
+// value, and a server that is met again has its earlier one. Server sends nothing.
 func (r *Runner) Server(key string) any {
 	if r.dialed != nil {
-		return r.dialed.addr.Load()
+		if addr := r.Address(); addr != "" {
+			return addr
+		}
+		return nil
 	}
 	if r.slots.client == nil || !r.slots.loaded.Load() {
 		return nil
