@@ -360,7 +360,7 @@ func TestReturnIsTheFirstAnswerAfterABrokenConnection(t *testing.T) {
 		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), false},
 	} {
 		returns := 0
-		c := &recovery{cluster: true, returned: func() { returns++ }}
+		c := &recovery{cluster: true, returned: func() { returns++ }, server: func(string) any { return nil }}
 		c.note("a", nil)
 		c.note("a", tt.err)
 		c.note("a", tt.err)
@@ -372,16 +372,32 @@ func TestReturnIsTheFirstAnswerAfterABrokenConnection(t *testing.T) {
 	}
 }
 
-// On a cluster each slot returns by itself. Without one, all keys are of the same server.
+// On a cluster each server returns by itself, with all its slots. As long as it is not known which
+// server has a slot, the slot returns by itself. Without a cluster, all keys are of the same server.
 func TestReturnOfSeveralSlots(t *testing.T) {
 	returns := 0
-	c := &recovery{cluster: true, returned: func() { returns++ }}
-	c.note("a", io.EOF)
-	c.note("b", io.EOF)
-	c.note("a", nil)
-	require.Equal(t, 1, returns)
-	c.note("b", nil)
-	require.Equal(t, 2, returns)
+	servers := map[string]any{}
+	c := &recovery{
+		cluster: true, returned: func() { returns++ }, server: func(key string) any { return servers[key] },
+	}
+	for _, tt := range []struct {
+		a, b any // the servers of these keys
+		want int
+	}{{"1", "1", 1}, {"1", "2", 2}, {nil, nil, 2}, {"1", nil, 2}} {
+		returns = 0
+		servers["a"] = tt.a
+		servers["b"] = tt.b
+		c.note("a", io.EOF)
+		c.note("b", io.EOF)
+		c.note("c", nil)
+		require.Zero(t, returns, "another slot")
+		c.note("a", nil)
+		require.Equal(t, 1, returns)
+		c.note("b", nil)
+		require.Equal(t, tt.want, returns, "%v and %v", tt.a, tt.b)
+		require.Zero(t, c.broken.Load())
+	}
+	returns = 2
 	c.cluster = false
 	c.note("a", io.EOF)
 	c.note("b", nil)

@@ -3,6 +3,7 @@ package scripts
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -21,13 +22,16 @@ import (
 // because returned makes the client ask about many keys.
 type recovery struct {
 	cluster  bool
-	returned func()       // called for each return; must not block; nil if nobody needs it
-	broken   atomic.Int32 // the same as len(slots), so that an answer costs only a load while all is well
+	server   func(key string) any // the server that has a key, or nil if it is not known; for a cluster
+	returned func()               // called for each return; must not block; nil if nobody needs it
+	broken   atomic.Int32         // the same as len(slots), so that an answer costs only a load while all is well
 	// demotions counts the returns after a former primary has answered.
 	demotions atomic.Int64
 
-	mu    sync.Mutex
-	slots map[uint16]bool // the slots that had such a failure and no answer since; only 0 without a cluster
+	mu sync.Mutex
+	// slots are the slots that had such a failure, each with a key, and whose server has not answered
+	// since; only 0 without a cluster.
+	slots map[uint16]string
 	// former means that one of these failures was the answer of a former primary.
 	former bool
 }
@@ -43,7 +47,7 @@ func (rec *recovery) note(key any, err error) {
 		return
 	}
 	if err == nil || isAnswer(err) {
-		if rec.broken.Load() > 0 && rec.heal(rec.slot(key)) {
+		if rec.broken.Load() > 0 && rec.heal(key) {
 			rec.returned()
 		}
 		return
@@ -52,26 +56,43 @@ func (rec *recovery) note(key any, err error) {
 		rec.mu.Lock()
 		defer rec.mu.Unlock()
 		if rec.slots == nil {
-			rec.slots = map[uint16]bool{}
+			rec.slots = map[uint16]string{}
 		}
-		rec.slots[rec.slot(key)] = true
+		name, _ := key.(string)
+		rec.slots[rec.slot(key)] = name
 		rec.broken.Store(int32(len(rec.slots)))
 		rec.former = rec.former || isFormer(err)
 	}
 }
 
-// heal notes an answer, and reports whether it is the first one after a failure.
-func (rec *recovery) heal(slot uint16) bool {
+// heal notes an answer, and reports whether it is the first one after a failure. It counts for all
+// slots of its server: their names need not be asked about once more.
+func (rec *recovery) heal(key any) bool {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	was := rec.slots[slot]
+	slot := rec.slot(key)
+	name, was := rec.slots[slot]
+	if !was {
+		return false
+	}
 	delete(rec.slots, slot)
+	if server := rec.serverOf(name); server != nil {
+		maps.DeleteFunc(rec.slots, func(_ uint16, other string) bool { return rec.serverOf(other) == server })
+	}
 	rec.broken.Store(int32(len(rec.slots)))
-	if was && rec.former {
+	if rec.former {
 		rec.former = false
 		rec.demotions.Add(1)
 	}
-	return was
+	return true
+}
+
+// serverOf returns the server of a cluster that has a key, or nil if it is not known.
+func (rec *recovery) serverOf(key string) any {
+	if !rec.cluster || key == "" {
+		return nil
+	}
+	return rec.server(key)
 }
 
 func (rec *recovery) slot(key any) uint16 {

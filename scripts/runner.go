@@ -113,6 +113,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	r.slots.r = r
 	r.shards.r = r
 	r.recovery.cluster = r.slots.client != nil
+	r.recovery.server = r.Server
 	r.shards.batches.Store(&map[*redis.Client]*batcher{})
 	// A type that embeds a cluster client may override its methods, which batches would bypass.
 	r.shards.cluster, _ = rdb.(*redis.ClusterClient) // not base
