@@ -91,6 +91,9 @@ type Group interface {
 	// UserOf reports whether another hold than h is the user's, and returns it. h itself then emits
 	// no events. user is nil if no user has a turn now. It is called with no mutex held.
 	UserOf(h *Hold) (user *Hold, isAnother bool)
+	// JointHold returns the user's hold of a joint lock, which may be of another client, or nil if
+	// there is none yet. isJoint is false for a tenure. It is called with no mutex held.
+	JointHold() (joint *Hold, isJoint bool)
 }
 
 // NewHold returns the hold that res has granted to q, and registers it with the client. It does not

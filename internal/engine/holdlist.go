@@ -109,16 +109,33 @@ func (l *holdList) delivered(h *Hold) {
 // allUndelivered reports whether no user has any of the holds yet: only the acquisitions could
 // release them.
 func (l *holdList) allUndelivered() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for h := l.all.First; h != nil; h = h.Next {
-		_, undelivered := l.undelivered[h]
-		isMember := h.group != nil // released with its joint hold, which is in the list too
-		if !undelivered && !isMember {
+	for _, h := range l.list() { // without mu: the user's hold may be in the list of another client
+		if !h.isUndelivered() {
 			return false
 		}
 	}
 	return true
+}
+
+// isUndelivered reports whether no user has h, or its joint hold, yet. A member without a joint
+// hold belongs to an attempt that is under way, and that ends by itself.
+func (h *Hold) isUndelivered() bool {
+	user := h
+	if h.group != nil {
+		joint, isJoint := h.group.JointHold()
+		if !isJoint {
+			return true // the holds of the users of a tenure hold are in the list too
+		}
+		user = joint
+	}
+	return user != nil && user.r.Core.holds.isUndelivered(user)
+}
+
+func (l *holdList) isUndelivered(h *Hold) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, undelivered := l.undelivered[h]
+	return undelivered
 }
 
 // seal refuses further holds. Close calls it first, so that the list can only shrink from then on.

@@ -253,6 +253,13 @@ func (o *Holding) MemberWanted(*engine.Hold) {
 // own losses.
 func (o *Holding) UserOf(*engine.Hold) (user *engine.Hold, isAnother bool) { return nil, false }
 
+// JointHold implements [engine.Group].
+func (o *Holding) JointHold() (joint *engine.Hold, isJoint bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.h, true
+}
+
 // Listen implements [engine.Holding]: all members listen, late ones too.
 func (o *Holding) Listen(h *engine.Hold) {
 	o.mu.Lock()

@@ -295,6 +295,21 @@ func TestCloseAbandonsMembersOnOtherClients(t *testing.T) {
 	}
 }
 
+// The user has the joint hold, so the Close of a member's client waits for its release, however
+// long that takes.
+func TestCloseOfAMembersClientWaitsForTheJointHold(t *testing.T) {
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		closing := Start(t, func() (*engine.Hold, error) { return nil, k.clients[1].Shut(t.Context()) })
+		Sleep(time.Minute)
+		require.False(t, closing.Returned(), closing.Err)
+		require.Equal(t, 3, k.holders(hold.ID()))
+		Release(t, hold)
+		closing.Await()
+		require.NoError(t, closing.Err)
+	})
+}
+
 // jointOf is a joint lock of n members, without a driver.
 func jointOf(c *Client, n, need int) *joint.Lock {
 	members := slices.Repeat([]*engine.Resource{c.Lock("x")}, n)

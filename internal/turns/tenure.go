@@ -264,6 +264,9 @@ func (tn *tenure) takeBack() {
 	tn.entry.prepareNext()
 }
 
+// JointHold implements [engine.Group].
+func (tn *tenure) JointHold() (joint *engine.Hold, isJoint bool) { return nil, false }
+
 // UserOf implements [engine.Group].
 func (tn *tenure) UserOf(*engine.Hold) (user *engine.Hold, isAnother bool) {
 	tn.entry.turns.mu.Lock()
