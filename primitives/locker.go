@@ -83,25 +83,31 @@ func (l *Locker) Unlock() {
 	if hold == nil {
 		panic("redlatch: unlock of unlocked Locker")
 	}
-	_ = hold.Release(l.ctx) // the observer learns of a failure
-	<-l.local
+	defer func() { <-l.local }() // even if the observer panics
+	_ = hold.Release(l.ctx)      // the observer learns of a failure
 }
 
 // acquire makes an acquisition. The observer learns of an error that may pass. On any other error
-// acquire unlocks the local lock and panics. The caller has the local lock.
-func (l *Locker) acquire(how waitMode) bool {
+// acquire panics. The caller has the local lock. A panic, also one of the observer, unlocks it.
+func (l *Locker) acquire(how waitMode) (locked bool) {
+	returned := false
+	defer func() {
+		if !returned {
+			<-l.local
+		}
+	}()
 	hold, err := l.lock.acquire(l.ctx, nil, how)
 	switch {
 	case err == nil:
 		l.hold.Store(hold)
-		return true
+		locked = true
 	case l.ctx.Err() != nil, !mayPass(err), l.nestsUnderALoss(err):
-		<-l.local
 		panic(err)
 	case !errors.Is(err, ErrNotAcquired), errors.Is(err, ErrUnavailable):
 		l.lock.c.core.Report(engine.Event{Kind: engine.EventWait, Resource: &l.lock.res, Err: err})
 	}
-	return false
+	returned = true
+	return locked
 }
 
 // nestsUnderALoss reports whether err is the loss of a hold that the Locker's context carries.

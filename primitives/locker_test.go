@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -156,5 +157,31 @@ func TestLockerIgnoresTheWaitOfItsHandle(t *testing.T) {
 				return e.ID != hold.ID()
 			})
 		}, "the loss of the locker's hold is reported")
+	})
+}
+
+// A panic of the observer leaves the Locker unlocked, whether it hears of the acquisition or of the
+// release.
+func TestLockerWhoseObserverPanicsIsUnlocked(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		var panics atomic.Value
+		panics.Store(primitives.EventKind(""))
+		x := fixture.OnLock(t, s, primitives.WithObserver(func(e primitives.Event) {
+			if panics.CompareAndSwap(e.Kind, primitives.EventKind("")) {
+				panic(fixture.ErrTest)
+			}
+		}))
+		mu := x.L.Locker(t.Context())
+		for range 2 {
+			panics.Store(primitives.EventAcquired)
+			requirePanics(t, fixture.ErrTest, func() { mu.TryLock() })
+			require.True(t, mu.TryLock())
+			panics.Store(primitives.EventReleased)
+			requirePanics(t, fixture.ErrTest, mu.Unlock)
+		}
+		require.True(t, mu.TryLock())
+		mu.Unlock()
+		fixture.RequireClean(t, s, x.Name)
 	})
 }
