@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"testing"
@@ -76,6 +77,7 @@ func TestShortenLeavesWhatWasPromised(t *testing.T) {
 		terms  func(*engine.Terms)
 		act    func(t *testing.T, c *Client, h *engine.Hold)
 		fault  Fault         // of an extension
+		ttl    time.Duration // of the renewal; 0: ttl
 		left   time.Duration // 0: a day
 		least  time.Duration // of the new lease; 0: none is sent
 		most   time.Duration
@@ -100,6 +102,11 @@ func TestShortenLeavesWhatWasPromised(t *testing.T) {
 			name: "a minimum hold", terms: func(terms *engine.Terms) { terms.MinHold = long },
 			least: long - time.Second, most: long, counts: 1,
 		},
+		{name: "the longest hold was detached", act: func(t *testing.T, c *Client, h *engine.Hold) {
+			Sleep(time.Minute) // its first lease would be over
+			Acquire(t, Carry(h), c.Lock("x"), TTL(5*time.Second))
+			require.True(t, h.Detach())
+		}, left: ttl - time.Second, ttl: 5 * time.Second},
 		{name: "released", act: func(t *testing.T, _ *Client, h *engine.Hold) { Release(t, h) }},
 		{name: "lost", act: func(_ *testing.T, _ *Client, h *engine.Hold) {
 			h.Ownership().EndAll(engine.Loss{Reason: engine.LossGone})
@@ -128,7 +135,7 @@ func TestShortenLeavesWhatWasPromised(t *testing.T) {
 				left = 24 * time.Hour
 			}
 			var got shortening
-			hold.Ownership().Shorten(ttl, left, got.send)
+			hold.Ownership().Shorten(cmp.Or(tt.ttl, ttl), left, got.send)
 			Sleep(100 * time.Millisecond)
 			if tt.least == 0 {
 				assert.Empty(t, got.ttls)

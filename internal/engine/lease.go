@@ -27,21 +27,30 @@ func (o *Ownership) LeaseFor(left int) (need time.Duration, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := o.r.Core.Instant(time.Now())
-	n := 0
 	for h := o.holds; h != nil; h = h.sibling {
-		n++
 		if !h.renew {
 			need = max(need, time.Duration(max(h.since+Instant(h.ttl), h.state().extended)-now))
 		}
 	}
 	need = max(need, o.renewed().lease(o.r.Core, now), o.min.remaining(now))
-	if n > 0 {
+	if o.holds != nil {
 		need = max(need, time.Millisecond) // 0 would free the lock under a hold that is about to lapse
 	}
-	if n+int(o.lapsed) != left || o.lost {
+	if !o.hasOnlyItsHolds(left) || o.lost {
 		return 0, false
 	}
 	return need, true
+}
+
+// hasOnlyItsHolds reports whether each of the counts on the server belongs to a hold of o, or to
+// one that has lapsed. Otherwise a hold has been counted and has not joined yet, or was detached and
+// must last. mu is held.
+func (o *Ownership) hasOnlyItsHolds(counts int) bool {
+	n := int(o.lapsed)
+	for h := o.holds; h != nil; h = h.sibling {
+		n++
+	}
+	return n == counts
 }
 
 // NextChange numbers a change of the count. The server ignores a change whose number is lower than

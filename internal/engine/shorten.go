@@ -36,7 +36,8 @@ const (
 
 // Shorten is called after a renewal for ttl which has found that the lease lasts for left. If that
 // is longer than promised to the holds, Shorten calls send in the background, to shorten the lease.
-// counts is the count of o on the server. It does not block.
+// counts is the count of o on the server. A lease that a detached hold shares stays as it is.
+// Shorten does not block.
 func (o *Ownership) Shorten(
 	ttl, left time.Duration, send func(ctx context.Context, ttl time.Duration, counts int) error,
 ) {
@@ -46,6 +47,9 @@ func (o *Ownership) Shorten(
 	isOver := o.lost || o.holds == nil
 	isBusy := o.extends > 0 || o.shortening != nil // the next renewal finds it again
 	if isOver || isBusy {
+		return
+	}
+	if !o.hasOnlyItsHolds(int(o.count)) {
 		return
 	}
 	ttl = max(ttl, o.promised())
