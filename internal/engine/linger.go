@@ -143,11 +143,12 @@ func (qs *waitQueues) expectAsks(r *Resource, q *Request) (stop func(h *Hold)) {
 	}
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	qs.pending[q.ID] = q
+	id := q.ID // each attempt for a joint lock changes it
+	qs.pending[id] = q
 	return func(h *Hold) {
 		qs.mu.Lock()
 		defer qs.mu.Unlock()
-		delete(qs.pending, q.ID)
+		delete(qs.pending, id)
 		if h == nil {
 			return
 		}

@@ -121,14 +121,17 @@ func (r *Resource) AnyWaits() bool {
 }
 
 // Usage is how much of a client is in use, for tests that look for leaks. WaitQueues counts the
-// names for which requests wait.
-type Usage struct{ WaitQueues, Leases, Holds int }
+// names for which requests wait, and Expecting the requests that others may ask for a lock.
+type Usage struct{ WaitQueues, Expecting, Leases, Holds int }
 
 // Usage returns how much of the client is in use. The counts are not of one moment.
 func (c *Core) Usage() Usage {
 	c.queues.mu.Lock()
 	defer c.queues.mu.Unlock()
-	return Usage{len(c.queues.open) + len(c.queues.polling), c.dog.Len(), c.holds.len()}
+	return Usage{
+		WaitQueues: len(c.queues.open) + len(c.queues.polling), Expecting: len(c.queues.pending),
+		Leases: c.dog.Len(), Holds: c.holds.len(),
+	}
 }
 
 // join adds a waiter to the queue of its name, and opens it if there is none.

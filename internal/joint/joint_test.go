@@ -310,6 +310,17 @@ func TestCloseOfAMembersClientWaitsForTheJointHold(t *testing.T) {
 	})
 }
 
+// Each attempt for a joint lock has an id of its own. The client forgets the request nevertheless.
+func TestJointLockThatMayLingerLeavesNoRequest(t *testing.T) {
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
+		r := redOf(k.clients)
+		for range 100 {
+			Release(t, Acquire(t, t.Context(), r, Lingering(time.Second)))
+		}
+		assert.Empty(t, k.clients[0].Leftovers())
+	})
+}
+
 // jointOf is a joint lock of n members, without a driver.
 func jointOf(c *Client, n, need int) *joint.Lock {
 	members := slices.Repeat([]*engine.Resource{c.Lock("x")}, n)

@@ -119,7 +119,7 @@ func (s *Server) NewClient(id string, options ...func(*engine.Config)) *Client {
 	return c
 }
 
-// Leftovers lists the queues, leases and holds that are left in a client after its last use.
+// Leftovers lists the queues, requests, leases and holds that are left in a client after its last use.
 func (c *Client) Leftovers() (left []string) {
 	in := c.Usage()
 	for _, part := range []struct {
@@ -128,6 +128,7 @@ func (c *Client) Leftovers() (left []string) {
 	}{
 		{"wait queues", in.WaitQueues},
 		{"calls of WaitBegan without WaitEnded", int(c.Waiting.Load())},
+		{"requests that expect asks", in.Expecting},
 		{"leases", in.Leases},
 		{"holds", in.Holds},
 		{"names of which users take turns", c.turns.Len()},

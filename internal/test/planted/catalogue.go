@@ -209,7 +209,7 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "an ask that comes before the grant is known is lost", Promise: "C24",
-		Edits:       []Edit{{"internal/engine/linger.go", "	qs.pending[q.ID] = q\n", ""}},
+		Edits:       []Edit{{"internal/engine/linger.go", "	qs.pending[id] = q\n", ""}},
 		Suite:       [2]string{"./internal/turns", "TestAskThatOvertakesTheGrantIsHeard"},
 		Unsimulated: asksAgain,
 	},
