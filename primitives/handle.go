@@ -240,7 +240,8 @@ func (h *handle) acquire(ctx context.Context, opts []Option, how waitMode) (*Hol
 		h.res.ReportNotAcquired(ctx, err)
 		return nil, h.failed("acquire", err)
 	}
-	if s.Linger > 0 && h.res.Traits.HasTurnsOfUsers() {
+	mayLinger := s.Linger > 0 && h.res.Traits.HasTurnsOfUsers()
+	if mayLinger && ctx.Err() == nil {
 		h.c.presence.SubscribeToAsks() // now, because the release needs the subscription
 	}
 	limit := s.Wait

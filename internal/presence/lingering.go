@@ -38,10 +38,12 @@ type lingering struct {
 	lastAskAt   engine.Instant
 }
 
-// SubscribeToAsks subscribes, if the client does not listen yet. It does not block.
+// SubscribeToAsks subscribes, if the client does not listen yet. It does not block. The caller may
+// get no hold, so the goroutine is started here, which ends the subscription of an idle client.
 func (p *Presence) SubscribeToAsks() {
 	if !p.canHearAsks.Load() {
 		p.subscribeToAsks()
+		p.Wake()
 	}
 }
 

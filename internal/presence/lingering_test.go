@@ -104,6 +104,15 @@ func TestSubscriptionForAsksEndsWhenTheClientIsIdle(t *testing.T) {
 	})
 }
 
+// The acquisition that subscribed may be refused at once. Then the client neither holds nor waits.
+func TestSubscriptionForAsksEndsWithoutAHold(t *testing.T) {
+	bubble(t, func(t *testing.T, c *client) {
+		c.presence.SubscribeToAsks()
+		Sleep(time.Minute)
+		assert.Equal(t, []string{"0s subscribe me", "1.1s unsubscribe me"}, c.commands("subscribe", "unsubscribe"))
+	})
+}
+
 // The ask of another client frees the lock, now or with its release. It names the lock and the
 // holder.
 func TestAskFreesALockThatLingers(t *testing.T) {

@@ -233,8 +233,8 @@ func (p *Presence) look() time.Duration {
 }
 
 // stopIfIdle prepares the end of an idle client's goroutine. It reports whether run should end. A
-// hold or a waiter that came meanwhile may have found the goroutine running, and so did not start
-// another one. Therefore stopIfIdle looks once more after it has cleared the flag.
+// hold, a waiter or a subscription that came meanwhile may have found the goroutine running, and so
+// did not start another one. Therefore stopIfIdle looks once more after it has cleared the flag.
 func (p *Presence) stopIfIdle() bool {
 	p.idleSince = 0
 	p.mu.Lock()
@@ -244,7 +244,10 @@ func (p *Presence) stopIfIdle() bool {
 	p.erase() // new holds may begin while this takes a moment
 	p.running.Store(false)
 	_, oldest, _ := p.core.HoldTags(p.now(), listenAfter)
-	busy := oldest != engine.Never || p.waiting.Load() > 0
+	p.mu.Lock()
+	subscribes := p.wantsAsks
+	p.mu.Unlock()
+	busy := oldest != engine.Never || p.waiting.Load() > 0 || subscribes
 	return !busy || !p.running.CompareAndSwap(false, true) // another goroutine has been started
 }
 
