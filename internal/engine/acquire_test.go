@@ -283,6 +283,19 @@ func TestAcquireNothingNeedsNoServer(t *testing.T) {
 	})
 }
 
+func TestReleaseOfNothingNeedsNoReadyClient(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		c.Commands.Ready = func(context.Context) error { return errors.New("not ready") }
+		hold, err := c.Semaphore("x").AcquireNothing(t.Context(), NewTerms(PermitsOf(0)))
+		require.NoError(t, err)
+		require.NoError(t, hold.Release(t.Context()))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.NoError(t, c.Shut(ctx))
+	})
+}
+
 // gate is a driver whose requests take nothing, like a latch's.
 type gate struct {
 	*FakeDriver

@@ -53,7 +53,7 @@ type Commands struct {
 	// Renew extends leases in batches: see [watchdog.Renew]. The keeper of each is an [*Ownership].
 	Renew watchdog.Renew
 	// Ready prepares the client for its first command. Every call that needs the server waits for
-	// it. It is nil if there is nothing to prepare.
+	// it, except a Release, whose acquisition has waited. It is nil if there is nothing to prepare.
 	Ready func(ctx context.Context) error
 	// Try returns a context for the attempts of an acquisition that does not wait. They end soon if
 	// the server refuses commands for the moment.

@@ -279,7 +279,9 @@ func (h *Hold) lapsed() {
 // command is repeated in the background.
 func (h *Hold) Release(ctx context.Context) error {
 	c := h.r.Core
-	if err := c.EnterReady(ctx); err != nil {
+	// Not EnterReady: the client was ready when the hold was acquired, unless it is a hold of 0
+	// permits, which needs no server.
+	if err := c.Enter(); err != nil {
 		err = h.refused(err)
 		_ = h.takeAndForget() // if a joint lock was lost before, other clients may renew its members
 		return err
