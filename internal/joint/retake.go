@@ -220,6 +220,15 @@ func (t *retake) newRequest(m *engine.Resource) *engine.Request {
 // the joint hold has ended, if fewer members than needed are valid at this moment by this process's
 // clock, or if fresh has ended. The caller then releases fresh.
 func (o *Holding) replace(lost, fresh *engine.Hold) bool {
+	isReplaced, listens := o.tryReplace(lost, fresh)
+	if isReplaced && listens {
+		fresh.Wanted() // without mu
+	}
+	return isReplaced
+}
+
+// tryReplace is replace, but reports whether fresh must listen for waiters, as the others do.
+func (o *Holding) tryReplace(lost, fresh *engine.Hold) (isReplaced, listens bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	at := len(o.holds)
@@ -228,10 +237,10 @@ func (o *Holding) replace(lost, fresh *engine.Hold) bool {
 	}
 	hasEnded := o.closed || !o.enoughAre(isValid)
 	if hasEnded || at < 0 {
-		return false
+		return false, false
 	}
 	if !fresh.IsLive() {
-		return false
+		return false, false
 	}
 	fresh.JoinAs(o.h, o.since)
 	if lost != nil {
@@ -239,7 +248,7 @@ func (o *Holding) replace(lost, fresh *engine.Hold) bool {
 	} else {
 		o.holds = append(o.holds, fresh)
 	}
-	return true
+	return true, o.listens
 }
 
 // withdraw rolls back the request of attempts that did not succeed. An attempt without a reply may

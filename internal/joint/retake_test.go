@@ -46,6 +46,22 @@ func TestRetakenMemberIsWatched(t *testing.T) {
 	})
 }
 
+// A user who wants to hear of waiters hears of those for a retaken member, too.
+func TestRetakenMemberListensForWaiters(t *testing.T) {
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		hold.Wanted()
+		listening := func() int { return len(k.clients[1].ListeningTags()) }
+		require.Equal(t, 1, listening())
+		k.servers[1].Forget("x")
+		Sleep(found)
+		require.Equal(t, 3, k.holders(hold.ID()))
+		require.Equal(t, 1, listening())
+		Release(t, hold)
+		require.Zero(t, listening())
+	})
+}
+
 // One of three servers has forgotten the lock, and another one stops answering after the first
 // confirmation. Another client may have had a majority meanwhile, so the member is released.
 func TestRetakenMemberIsReleasedWithoutAMajority(t *testing.T) {
