@@ -373,7 +373,8 @@ func TestReturnIsTheFirstAnswerAfterABrokenConnection(t *testing.T) {
 }
 
 // On a cluster each server returns by itself, with all its slots. As long as it is not known which
-// server has a slot, the slot returns by itself. Without a cluster, all keys are of the same server.
+// server has a slot, the slot returns by itself. Without a cluster, all keys are of the same
+// server.
 func TestReturnOfSeveralSlots(t *testing.T) {
 	returns := 0
 	servers := map[string]any{}

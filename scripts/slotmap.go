@@ -184,8 +184,8 @@ func (m *slotMap) slow() <-chan struct{} {
 // follow makes an attempt for a caller that repeats it. While the attempt has no answer, follow
 // makes the client read the slot map again. If another node has replaced the one that was asked,
 // follow returns at once. The outcome is then unknown, and a repetition reaches the new node. The
-// attempt goes on in its own goroutine. Nobody awaits a patient attempt after the end of ctx, so the
-// slot map is no longer read for it. The caller is registered in running.
+// attempt goes on in its own goroutine. Nobody awaits a patient attempt after the end of ctx, so
+// the slot map is no longer read for it. The caller is registered in running.
 func (m *slotMap) follow(ctx context.Context, c call, attempt func() (Reply, error)) (Reply, error) {
 	if m.client == nil || c.firstKey == 0 {
 		return attempt()

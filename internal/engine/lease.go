@@ -43,8 +43,8 @@ func (o *Ownership) LeaseFor(left int) (need time.Duration, known bool) {
 }
 
 // hasOnlyItsHolds reports whether each of the counts on the server belongs to a hold of o, or to
-// one that has lapsed. Otherwise a hold has been counted and has not joined yet, or was detached and
-// must last. mu is held.
+// one that has lapsed. Otherwise a hold has been counted and has not joined yet, or was detached
+// and must last. mu is held.
 func (o *Ownership) hasOnlyItsHolds(counts int) bool {
 	n := int(o.lapsed)
 	for h := o.holds; h != nil; h = h.sibling {

@@ -119,7 +119,8 @@ func (s *Server) NewClient(id string, options ...func(*engine.Config)) *Client {
 	return c
 }
 
-// Leftovers lists the queues, requests, leases and holds that are left in a client after its last use.
+// Leftovers lists the queues, requests, leases and holds that are left in a client after its last
+// use.
 func (c *Client) Leftovers() (left []string) {
 	in := c.Usage()
 	for _, part := range []struct {
