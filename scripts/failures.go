@@ -143,7 +143,8 @@ func (r *Runner) pause(ctx context.Context, end *deadline, attempt int, err erro
 		longest = min(longest, maxFormerDelay)
 	}
 	delay := min(r.minDelay<<min(attempt, 20), longest)
-	if repliedWith(err, temporaryRefusals...) { // such attempts are not counted
+	isUncounted := repliedWith(err, temporaryRefusals...) && !repliedWith(err, elsewhere...)
+	if isUncounted {
 		delay = max(delay, minRefusalDelay)
 	}
 	if delay > 0 {

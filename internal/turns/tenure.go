@@ -196,12 +196,13 @@ func (tn *tenure) drop() {
 }
 
 // leave drops tn, on which nobody has a turn any longer. Users who wait need another tenure. If
-// nobody waits, the entry needs none. Turns.mu is held.
+// nobody waits, the entry needs none, unless it has another one by now. Turns.mu is held.
 func (tn *tenure) leave() {
 	e := tn.entry
 	tn.drop()
 	e.prepareNext()
-	if e.waiters.First == nil {
+	isNextNeedless := e.waiters.First == nil && e.tenure == nil
+	if isNextNeedless {
 		e.withdrawNext()
 	}
 	e.removeIfUnused()

@@ -14,5 +14,5 @@ end
 
 local function renew(key, ttl_ms)
   local left = redis.call('pttl', key)
-  redis.call('pexpire', key, math.max(left, ttl_ms))
+  redis.call('pexpire', key, math.max(left, tonumber(ttl_ms)))
 end
