@@ -42,6 +42,8 @@ type Hold struct {
 	renew   bool
 	listed  bool // counted by tag; guarded by holdList.mu
 	taken   bool // a Release or a Detach has begun; guarded by mu
+	// isLapsed is set while the hold is counted in Ownership.lapsed, whose mutex guards it.
+	isLapsed bool
 
 	mu       sync.Mutex    // guards the fields below; innermost
 	cause    error         // why the hold ended; nil while it is live
@@ -53,7 +55,6 @@ type Hold struct {
 	lapse    *time.Timer   // ends the hold at limit; nil if there is none
 
 	sibling          *Hold    // the next hold of its ownership; guarded by Ownership.mu
-	isLapsed         bool     // counted in Ownership.lapsed; guarded by Ownership.mu
 	list.Links[Hold]          // guarded by holdList
 	sameName         sameName // guarded by holdList
 }

@@ -55,21 +55,26 @@ type Ownership struct {
 	wire wireLock
 	min  *minHold // nil if there is none; does not change once the hold is made
 
-	mu         sync.Mutex     // guards the rest; never held around a command
-	holds      *Hold          // live holds that have joined, linked by sibling
-	count      int32          // the count that the server should have
-	extends    int16          // commands under way that extend the lease
-	lapsed     int16          // holds that ended by their limit and were not released since then
-	lost       bool           // set once: there are no holds any longer, and none joins
-	kept       bool           // the watchdog renews lease
-	otherKind  bool           // a hold of another kind may have the id: a writer that also reads
-	wanted     bool           // another client has asked for it; guarded by waitQueues.mu instead
-	failing    *renewFailures // the latest renewals, if they have failed; else nil
-	latestEnd  Instant        // the latest end of the lease, or of the server's memory where there is no lease
-	lateTTL    time.Duration  // the longest TTL that a renewal, or a late copy of an extension, may set; 0 if none
-	shortLease time.Duration  // the lease so far, if it is shorter than renewals ask for; else 0
-	lease      watchdog.Lease
-	shortening chan struct{} // closed when a command that shortens the lease has ended; nil if there is none
+	mu        sync.Mutex // guards the rest; never held around a command
+	holds     *Hold      // live holds that have joined, linked by sibling
+	count     int32      // the count that the server should have
+	extends   int16      // commands under way that extend the lease
+	lapsed    int16      // holds that ended by their limit and were not released since then
+	lost      bool       // set once: there are no holds any longer, and none joins
+	kept      bool       // the watchdog renews lease
+	otherKind bool       // a hold of another kind may have the id: a writer that also reads
+	wanted    bool       // another client has asked for it; guarded by waitQueues.mu instead
+	// askedMemory is set once the release has asked whether the server remembers the permits, and
+	// isRemembered is the answer. The release sends the same command again and again, although that
+	// time may end meanwhile. The wire lock guards both.
+	askedMemory  bool
+	isRemembered bool
+	failing      *renewFailures // the latest renewals, if they have failed; else nil
+	latestEnd    Instant        // the latest end of the lease, or of the server's memory where there is no lease
+	lateTTL      time.Duration  // the longest TTL that a renewal, or a late copy of an extension, may set; 0 if none
+	shortLease   time.Duration  // the lease so far, if it is shorter than renewals ask for; else 0
+	lease        watchdog.Lease
+	shortening   chan struct{} // closed when a command that shortens the lease has ended; nil if there is none
 
 	first Hold // the hold that it was acquired for; see NewHold
 }
@@ -539,11 +544,11 @@ const rememberedReserve = time.Hour
 // of the release's first attempt: its repetitions must not release once more when the time is over.
 // The server remembers for longer than they take (rememberedReserve). The wire lock is held.
 func (o *Ownership) IsRemembered() bool {
-	if !o.wire.askedMemory {
-		o.wire.askedMemory = true
-		o.wire.isRemembered = time.Now().Before(o.EndsAt())
+	if !o.askedMemory {
+		o.askedMemory = true
+		o.isRemembered = time.Now().Before(o.EndsAt())
 	}
-	return o.wire.isRemembered
+	return o.isRemembered
 }
 
 // Abandon implements [Holding]: it deletes the key of a lost hold, in case a late renewal extended

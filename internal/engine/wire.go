@@ -22,10 +22,6 @@ type wireLock struct {
 	freeInDoubt   bool    // the command that frees the ownership was sent, and an attempt has an unknown outcome
 	changeInDoubt bool    // a change of the count had an attempt of unknown outcome
 	change        uint32  // number of the last change of the count
-	// askedMemory is set once the release has asked whether the server remembers the permits. It
-	// sends the same command again and again, although that time may end meanwhile.
-	askedMemory  bool
-	isRemembered bool // the answer
 
 	unlocked chan struct{} // closed by Unlock; nil if there is no waiter
 }
