@@ -209,7 +209,7 @@ func TestExtendBesideTheLastReleaseFreesNothing(t *testing.T) {
 			go func() { extended <- outer.Extend(t.Context(), time.Minute, nil) }()
 			Sleep(100 * ms)
 			require.NoError(t, outer.Release(t.Context()))
-			<-extended
+			_ = <-extended // it may come too late
 		})
 	}
 }
