@@ -205,11 +205,14 @@ func TestExtendBesideTheLastReleaseFreesNothing(t *testing.T) {
 			s.Script("count", Fault{Mute: true}, Fault{Delay: time.Second})
 			require.Error(t, inner.Release(t.Context())) // it is repeated, and holds the wire lock for a second
 			Sleep(100 * ms)
-			extended := make(chan error)
-			go func() { extended <- outer.Extend(t.Context(), time.Minute, nil) }()
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				_ = outer.Extend(t.Context(), time.Minute, nil) // it may come too late
+			}()
 			Sleep(100 * ms)
 			require.NoError(t, outer.Release(t.Context()))
-			_ = <-extended // it may come too late
+			<-ended
 		})
 	}
 }
