@@ -763,15 +763,21 @@ func TestFailureOfASlowAttemptEndsNoOther(t *testing.T) {
 	require.Equal(t, int64(2), got.reply.Value)
 }
 
+// callUnderWay returns a call of a new runner, before its first attempt.
+func callUnderWay(t *testing.T) (*Runner, call) {
+	r := NewRunner(redistest.Embedded(t).Proxy(t).Client(t), 0)
+	c := newCall(counted, []any{"k"}, []any{"request"})
+	c.end, c.ctx = r.ends.after(t.Context(), r.timeout, &c.memory.joined)
+	r.bound(&c)
+	return r, c
+}
+
 // The last attempt of a call has failed, and an error of Redis answers an earlier one, while
 // another one is in doubt. The outcome is unknown, but the server is not silent.
 func TestErrorThatAnswersASlowAttemptIsAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := NewRunner(redistest.Embedded(t).Proxy(t).Client(t), 0)
+		r, c := callUnderWay(t)
 		defer r.Close()
-		c := newCall(counted, []any{"k"}, []any{"request"})
-		c.end, c.ctx = r.ends.after(t.Context(), r.timeout, &c.memory.joined)
-		r.bound(&c)
 		done := make(chan *pending, maxAttempts)
 		answered := &pending{call: c.copy(), done: done, err: reply("WRONGTYPE a set")}
 		inDoubt := &pending{call: c.copy(), done: done}
@@ -789,11 +795,8 @@ func TestErrorThatAnswersASlowAttemptIsAnAnswer(t *testing.T) {
 // error. The server is not silent.
 func TestAnswerToASlowAttemptEndsTheSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := NewRunner(redistest.Embedded(t).Proxy(t).Client(t), 0)
+		r, c := callUnderWay(t)
 		defer r.Close()
-		c := newCall(counted, []any{"k"}, []any{"request"})
-		c.end, c.ctx = r.ends.after(t.Context(), r.timeout, &c.memory.joined)
-		r.bound(&c)
 		for _, tt := range []struct {
 			err    error
 			silent bool

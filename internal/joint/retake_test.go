@@ -46,7 +46,7 @@ func TestRetakenMemberIsWatched(t *testing.T) {
 	})
 }
 
-// A user who wants to hear of waiters hears of those for a retaken member, too.
+// If the user listens for waiters, waiters for a retaken member are reported, too.
 func TestRetakenMemberListensForWaiters(t *testing.T) {
 	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		hold := Acquire(t, t.Context(), redOf(k.clients))

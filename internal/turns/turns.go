@@ -156,7 +156,7 @@ func (t *Turns) entryFor(r *engine.Resource, terms *engine.Terms) *entry {
 	return e
 }
 
-// register adds the entry to those of its name, unless it is there. Turns.mu is held.
+// register adds the entry to the list for its name, unless it is in it. Turns.mu is held.
 func (e *entry) register() {
 	first := e.turns.entries[e.r.Name]
 	for o := first; o != nil; o = o.another {

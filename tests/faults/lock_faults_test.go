@@ -154,7 +154,8 @@ func TestC12DoSucceedsIfOnlyTheReleaseFails(t *testing.T) {
 	fixture.RequireClean(t, s, name)
 }
 
-// isAcquisition matches scripts that acquire a lock, but not those that nest in a private hold.
+// isAcquisition matches scripts that acquire a lock. It does not match scripts that only add a
+// count to a private hold.
 func isAcquisition(args []string) bool {
 	return fixture.Script(args) && slices.Contains(args, "publish") && !fixture.Releases(args)
 }
