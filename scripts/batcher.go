@@ -369,8 +369,8 @@ func (b *batcher) take(batch []*pending) []*pending {
 	return batch
 }
 
-// hasRoom reports whether one more command may be sent alone. It counts the connections
-// that are in use and those that are being dialed, but not those of batches with a slot. mu is held.
+// hasRoom reports whether one more command may be sent alone. It counts the connections that are in
+// use and those that are being dialed, but not those of batches with a slot. mu is held.
 func (b *batcher) hasRoom(now time.Time) bool {
 	return b.direct < min(b.maxDirect, b.maxOthers-b.lateBatches-b.dialing(now))
 }
